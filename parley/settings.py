@@ -1,0 +1,192 @@
+"""Every setting of every role, from PARLEY_* environment variables: unit, default and reason in one place.
+
+Nested names use two underscores: PARLEY_KAFKA__BOOTSTRAP. `parley settings` prints this table.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from parley.ids import Keys
+from parley.topics import TOPICS_FILE, Topics, load_topics
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class _Group(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class KafkaSettings(_Group):
+    """How roles talk to Kafka. Chosen by measurement against aiokafka 0.14; see docs/kafka.md before changing one."""
+
+    bootstrap: str = Field("127.0.0.1:9092", description="host:port, several separated by commas")
+    session_timeout_ms: int = Field(
+        6_000, description="static members of a dead process are given up after this; not below the broker's minimum"
+    )
+    heartbeat_interval_ms: int = Field(
+        300, description="an eager rebalance leaves members without partitions for 2.5 s with the usual 3,000"
+    )
+    rebalance_timeout_ms: int = Field(6_000, description="nothing drains in rebalance callbacks, so it may be short")
+    max_poll_interval_ms: int = Field(
+        60_000, description="only a loop that hangs reaches it: polls never wait for work"
+    )
+    request_timeout_ms: int = Field(
+        10_000, description="must outlast a broker's failover; aiokafka's 40,000 would hide a dead partition for long"
+    )
+    fetch_max_wait_ms: int = Field(50, description="bounds how long a change of the assignment waits for a fetch")
+    max_request_size: int = Field(
+        2_097_152, description="bytes of a produce request; checked at acceptance and dispatch"
+    )
+    linger_ms: int = Field(
+        1, description="tokens of many turns share a request; each ms is paid by the first token too"
+    )
+    replica_lag_retry_ms: int = Field(50, description="backoff between retries of requests to brokers")
+
+
+class ProtocolSettings(_Group):
+    """Times of the protocol (docs/protocol.md, section 4). `parley topics check` proves that they fit the retentions."""
+
+    resume_window_s: float = Field(3_600, description="how long a stream can be resumed from the log")
+    max_turn_age_s: float = Field(
+        1_800, description="a turn older than this is never started, and is ended if still open"
+    )
+    moderation_deadline_s: float = Field(5, description="no verdict by then: the turn ends with a retryable error")
+    start_deadline_s: float = Field(10, description="no first token by then: the turn ends with a retryable error")
+    answer_limit_s: float = Field(120, description="longest answer; what is there by then is kept as incomplete")
+    margin_s: float = Field(30, description="clocks, retention checks and luck")
+    longest_store_outage_s: float = Field(259_200, description="the log outlasts the stores being down for this long")
+    proof_tick_ms: float = Field(50, description="turns that end together share one commit as proof")
+    commit_interval_ms: float = Field(200, description="how often finished offsets are committed")
+    window: int = Field(2_000, description="records taken beyond the committed offset of a partition")
+    waiting_turns: int = Field(8, description="turns that may wait in one session; beyond: conversation_busy")
+    retry_backoff_ms: float = Field(100, description="first pause after a failed send; doubles up to 2 s")
+
+
+class MessagesSettings(_Group):
+    """The message store: ScyllaDB or Cassandra 5."""
+
+    hosts: tuple[str, ...] = ("127.0.0.1",)
+    port: int = 9042
+    keyspace: str = "parley"
+    datacenter: str = "datacenter1"
+    replication: int = Field(1, description="replicas of each message in the data centre; production: 3")
+    username: str | None = None
+    password: SecretStr | None = None
+    in_flight: int = Field(64, description="requests at once from one process")
+
+
+class PostgresSettings(_Group):
+    """Users, keys, sessions and usage."""
+
+    dsn: SecretStr = SecretStr("postgresql://postgres@127.0.0.1:5432/postgres")
+    pool_size: int = Field(5, description="connections of one process; none is held during a stream")
+
+
+class EdgeSettings(_Group):
+    """The WebSocket and HTTP edge."""
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    origins: tuple[str, ...] = Field(
+        (), description="Origins that may open a WebSocket beside the edge's own; `*` allows all"
+    )
+    max_message_bytes: int = Field(1_048_576, description="of a WebSocket message or an HTTP body")
+    messages_per_second: float = Field(20, description="a socket's messages, averaged over ten seconds")
+    route: Literal["auto", "session", "lane"] = Field("auto", description="where token events of new turns go")
+    keepalive_s: float = Field(15, description="a comment or ping at least this often, so that no proxy gives up")
+    dead_peer_s: float = Field(45, description="a socket that answers no ping for so long is half-open: close it")
+    socket_lifetime_s: float = Field(3_600, description="then the socket is closed between turns")
+    reader_queue: int = Field(2_000, description="events waiting for one slow client before it is sent to resume")
+    drain_s: float = Field(10, description="on SIGTERM: how long open responses may go on")
+
+
+class WorkerSettings(_Group):
+    """The batching worker."""
+
+    silence_limit_s: float = Field(10, description="a running stream that says nothing for so long is dead")
+    runs_limit: int = Field(3, description="runs of a turn by one holder before it ends failed")
+    probe_interval_s: float = Field(5, description="how often an idle or suspect engine is asked for one token")
+    probe_timeout_s: float = Field(5, description="an engine that gives no token by then is out of use")
+    flush_ms: float = Field(
+        0, description="deltas of one turn within this time are sent as one record; 0: each at once"
+    )
+
+
+class ModerationSettings(_Group):
+    """The classifier and its policy."""
+
+    model: Path = ROOT / "models" / "moderation" / "model.bin"
+    policy: Path = ROOT / "models" / "moderation" / "policy.yaml"
+
+
+class ClusterSettings(_Group):
+    """What differs between clusters: overrides of topics.yaml."""
+
+    topics_file: Path = TOPICS_FILE
+    replication: int | None = None
+    min_insync_replicas: int | None = None
+
+
+class Settings(BaseSettings):
+    """All of it, resolved once at the start of a process and passed down."""
+
+    model_config = SettingsConfigDict(env_prefix="PARLEY_", env_nested_delimiter="__", frozen=True, extra="forbid")
+
+    instance: str | None = Field(
+        None, description="static member name of this process in its group; None: a dynamic one"
+    )
+    id_keys: tuple[SecretStr, ...] = Field((), description="base64 secrets of the edges for ids, the current one first")
+    engines: dict[str, tuple[str, ...] | str] = Field(
+        default_factory=dict, description="pool -> gRPC address (or addresses) of its engines"
+    )
+    tokenizers_dir: Path = Field(ROOT / ".cache" / "tokenizers", description="NAME.json of each pool's tokenizer")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    metrics_port: int | None = Field(None, description="Prometheus metrics and health of a role without an HTTP port")
+
+    kafka: KafkaSettings = KafkaSettings()
+    protocol: ProtocolSettings = ProtocolSettings()
+    messages: MessagesSettings = MessagesSettings()
+    postgres: PostgresSettings = PostgresSettings()
+    edge: EdgeSettings = EdgeSettings()
+    worker: WorkerSettings = WorkerSettings()
+    moderation: ModerationSettings = ModerationSettings()
+    cluster: ClusterSettings = ClusterSettings()
+
+    @cached_property
+    def topics(self) -> Topics:
+        """topics.yaml with this cluster's overrides."""
+        chosen = self.cluster
+        return load_topics(
+            chosen.topics_file, replication=chosen.replication, min_insync_replicas=chosen.min_insync_replicas
+        )
+
+    @cached_property
+    def keys(self) -> Keys:
+        """The secrets for ids.
+
+        Raises:
+            ValueError: none is set.
+        """
+        from base64 import b64decode
+
+        if not self.id_keys:
+            raise ValueError("PARLEY_ID_KEYS is not set: give a JSON list of base64 secrets, the current one first")
+        return Keys(tuple(b64decode(key.get_secret_value()) for key in self.id_keys))
+
+    def engine_addresses(self, pool: str) -> tuple[str, ...]:
+        """The engines of a pool; the n-th worker owns the n-th.
+
+        Raises:
+            ValueError: the pool has none.
+        """
+        given = self.engines.get(pool, ())
+        addresses = (given,) if isinstance(given, str) else tuple(given)
+        if not addresses:
+            raise ValueError(f'PARLEY_ENGINES names no engine of pool {pool!r}: give {{"{pool}": "host:port"}}')
+        return addresses
