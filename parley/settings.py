@@ -50,7 +50,7 @@ class KafkaSettings(_Group):
 
 
 class ProtocolSettings(_Group):
-    """Times of the protocol (docs/protocol.md, section 4). `parley topics check` proves that they fit the retentions."""
+    """Times of the protocol (docs/protocol.md, section 4); `parley topics check` proves that the retentions fit."""
 
     resume_window_s: float = Field(3_600, description="how long a stream can be resumed from the log")
     max_turn_age_s: float = Field(

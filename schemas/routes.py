@@ -83,5 +83,5 @@ def encode_route_record(events: tuple[Opened | Fence | Delta | Terminal, ...]) -
 
 
 def encode_delta(writer: str, seq: int, text: str, tokens: int) -> bytes:
-    """A record of one delta, the same bytes as `encode_route_record` in a third of the time: it is made for every token."""
+    """A record of one delta: the bytes of `encode_route_record`, made faster since every token needs them."""
     return orjson.dumps([{"v": 1, "type": "delta", "writer": writer, "seq": seq, "text": text, "tokens": tokens}])
