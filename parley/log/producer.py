@@ -1,0 +1,150 @@
+"""Sending, so that an acknowledgement means: in the log, on all in-sync replicas, once.
+
+An idempotent producer never recovers on a partition after one of its batches has expired, while its other partitions
+stay fine (measured against aiokafka 0.14 and Kafka 4.4; tests/integration/test_aiokafka_facts.py). So a partition
+whose send failed moves to a fresh producer: `Producer` keeps generations of aiokafka producers and remembers, for each
+partition, the oldest one that may still be used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.errors import KafkaError, MessageSizeTooLargeError
+from aiokafka.structs import RecordMetadata
+
+from parley.errors import ParleyError
+from parley.log.partitions import partition_of
+from parley.settings import KafkaSettings
+from schemas.wire import Headers
+
+log = logging.getLogger(__name__)
+
+
+class Producer:
+    """A process's way into the log. Sends of one partition keep their order until one fails."""
+
+    def __init__(self, settings: KafkaSettings, name: str) -> None:
+        self._settings = settings
+        self._name = name
+        self._generations: list[AIOKafkaProducer] = []
+        self._from: dict[TopicPartition, int] = {}
+        self._renewing = asyncio.Lock()
+
+    async def start(self) -> None:
+        """Connect.
+
+        Raises:
+            ParleyError: log_unavailable.
+        """
+        try:
+            await self._next_generation(0)
+        except (KafkaError, OSError) as error:
+            raise ParleyError("log_unavailable", f"no broker answers at {self._settings.bootstrap}") from error
+
+    async def stop(self) -> None:
+        """Send what is buffered, then disconnect."""
+        await asyncio.gather(*(producer.stop() for producer in self._generations), return_exceptions=True)
+
+    async def send(
+        self, topic: str, value: bytes | None, *, key: bytes | None, partition: int, headers: Headers = ()
+    ) -> int:
+        """Send and wait: the offset of the record, on all in-sync replicas.
+
+        Raises:
+            ParleyError: log_unavailable: whether the record is or will be in the log is not known;
+                request_too_large: it is not.
+        """
+        return await self.acknowledged(await self.post(topic, value, key=key, partition=partition, headers=headers))
+
+    async def send_keyed(self, topic: str, value: bytes, *, key: bytes, count: int, headers: Headers = ()) -> int:
+        """`send` to the key's partition of a topic that has `count` partitions."""
+        return await self.send(topic, value, key=key, partition=partition_of(key, count), headers=headers)
+
+    async def post(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None,
+        partition: int,
+        headers: Headers = (),
+        on_done: Callable[[asyncio.Future[RecordMetadata]], None] | None = None,
+    ) -> asyncio.Future[RecordMetadata]:
+        """Hand a record over; the future tells what became of it. Give it to `acknowledged`, or look at it later.
+
+        Waits only while the buffer for the partition is full or its leader is unknown.
+
+        Raises:
+            ParleyError: as `send`.
+        """
+        where = TopicPartition(topic, partition)
+        generation = self._from.get(where, 0)
+        try:
+            if generation >= len(self._generations):
+                await self._next_generation(generation)
+            future: asyncio.Future[RecordMetadata] = await self._generations[generation].send(
+                topic, value, key=key, partition=partition, headers=list(headers)
+            )
+        except MessageSizeTooLargeError:
+            raise ParleyError("request_too_large", f"a record for {topic} is larger than the log accepts") from None
+        except (KafkaError, OSError, AssertionError) as error:
+            self._abandon(where, generation)
+            raise ParleyError("log_unavailable", f"could not send to {topic}-{partition}: {error!r}") from error
+        future.add_done_callback(lambda done: self._watch(where, generation, done))
+        if on_done is not None:
+            future.add_done_callback(on_done)
+        return future
+
+    async def acknowledged(self, future: asyncio.Future[RecordMetadata]) -> int:
+        """The offset under which a posted record is in the log.
+
+        Raises:
+            ParleyError: log_unavailable. An acknowledgement without an offset counts as a failure.
+        """
+        try:
+            # Whoever waits may be cancelled; the record is on its way all the same.
+            metadata = await asyncio.shield(future)
+        except (KafkaError, OSError) as error:
+            raise ParleyError("log_unavailable", f"a record was not acknowledged: {error!r}") from error
+        return offset_of(metadata)
+
+    def _watch(self, where: TopicPartition, generation: int, done: asyncio.Future[RecordMetadata]) -> None:
+        if done.cancelled() or done.exception() is not None or done.result().offset < 0:
+            self._abandon(where, generation)
+
+    def _abandon(self, where: TopicPartition, generation: int) -> None:
+        if self._from.get(where, 0) <= generation:
+            log.warning("sends to %s-%d move to a fresh producer", where.topic, where.partition)
+            self._from[where] = generation + 1
+
+    async def _next_generation(self, wanted: int) -> None:
+        async with self._renewing:
+            if wanted < len(self._generations):
+                return
+            producer = AIOKafkaProducer(
+                bootstrap_servers=self._settings.bootstrap,
+                client_id=f"{self._name}-{wanted}",
+                acks="all",
+                enable_idempotence=True,
+                linger_ms=self._settings.linger_ms,
+                max_request_size=self._settings.max_request_size,
+                request_timeout_ms=self._settings.request_timeout_ms,
+                retry_backoff_ms=self._settings.replica_lag_retry_ms,
+            )
+            await producer.start()
+            self._generations.append(producer)
+
+
+def offset_of(metadata: RecordMetadata) -> int:
+    """The offset in an acknowledgement.
+
+    Raises:
+        ParleyError: log_unavailable: it has none.
+    """
+    if metadata.offset < 0:
+        raise ParleyError("log_unavailable", "a record was acknowledged without an offset")
+    return int(metadata.offset)

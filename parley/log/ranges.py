@@ -1,0 +1,148 @@
+"""Reading a part of a partition: what a route holds from a turn's start to a fence, or from there on.
+
+Readers are consumers without a group, each used by one caller at a time: `assign()` on a shared consumer would drop
+everybody's prefetched records. Started ones are kept for the next caller, so that a read costs a few milliseconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError, OffsetOutOfRangeError
+from aiokafka.structs import ConsumerRecord
+
+from parley.errors import ParleyError
+from parley.settings import KafkaSettings
+
+Record = ConsumerRecord[Any, Any]
+KEPT = 8
+"""Started readers that wait for the next caller."""
+APPEARANCE_S = (0.0, 0.05, 0.2)
+"""Pauses before asking again for a topic that the brokers don't know."""
+
+
+class RouteGone(Exception):
+    """The log begins after the offset asked for, or the topic does not exist: what is left is not the whole."""
+
+
+class RangeReader:
+    """A pool of readers of one process."""
+
+    def __init__(self, settings: KafkaSettings, name: str = "ranges") -> None:
+        self._settings = settings
+        self._name = name
+        self._idle: list[AIOKafkaConsumer] = []
+        self._closed = False
+
+    async def stop(self) -> None:
+        """Disconnect the readers that wait; those in use go when they come back."""
+        self._closed = True
+        idle, self._idle = self._idle, []
+        await asyncio.gather(*(consumer.stop() for consumer in idle))
+
+    async def read(self, topic: str, partition: int, start: int, end: int) -> list[Record]:
+        """The records from `start` to `end`, both included. The record at `end` must be in the log.
+
+        Raises:
+            RouteGone: see there.
+            ParleyError: log_unavailable.
+        """
+        records: list[Record] = []
+        async with contextlib.aclosing(self.follow(topic, partition, start)) as following:
+            async for record in following:
+                if record.offset > end:
+                    break
+                records.append(record)
+                if record.offset == end:
+                    break
+        return records
+
+    async def follow(self, topic: str, partition: int, start: int) -> AsyncIterator[Record]:
+        """The records from `start` on, also those that are yet to come, until the caller stops.
+
+        Raises:
+            RouteGone: see there.
+            ParleyError: log_unavailable.
+        """
+        where = TopicPartition(topic, partition)
+        consumer = await self._take()
+        reusable = True
+        try:
+            consumer.assign([where])
+            consumer.seek(where, start)
+            await self._require(consumer, where)
+            while True:
+                batch = await consumer.getmany(where, timeout_ms=1_000)
+                for record in batch.get(where, ()):
+                    yield record
+        except OffsetOutOfRangeError:
+            raise RouteGone(f"{topic}-{partition} no longer holds offset {start}") from None
+        except KafkaError as error:
+            reusable = False
+            raise ParleyError("log_unavailable", f"could not read {topic}-{partition}: {error!r}") from error
+        except asyncio.CancelledError:
+            reusable = False  # a cancelled poll leaves aiokafka's idle time wrong
+            raise
+        finally:
+            await self._give_back(consumer, reusable)
+
+    async def end_offset(self, topic: str, partition: int) -> int:
+        """The offset that the next record will have.
+
+        Raises:
+            RouteGone: the topic does not exist.
+            ParleyError: log_unavailable.
+        """
+        where = TopicPartition(topic, partition)
+        consumer = await self._take()
+        try:
+            await self._require(consumer, where)
+            return int((await consumer.end_offsets([where]))[where])
+        except KafkaError as error:
+            raise ParleyError("log_unavailable", f"could not read {topic}-{partition}: {error!r}") from error
+        finally:
+            await self._give_back(consumer, reusable=True)
+
+    @staticmethod
+    async def _require(consumer: AIOKafkaConsumer, where: TopicPartition) -> None:
+        """Wait until the reader knows the partition; a topic just made is known to brokers a moment later."""
+        for pause in APPEARANCE_S:
+            if where.partition in (consumer.partitions_for_topic(where.topic) or ()):
+                return
+            await asyncio.sleep(pause)
+            # aiokafka has no public way to ask for the metadata of one topic.
+            await consumer._client.add_topic(where.topic)
+            await consumer._client.force_metadata_update()
+        if where.partition not in (consumer.partitions_for_topic(where.topic) or ()):
+            raise RouteGone(f"{where.topic}-{where.partition} does not exist")
+
+    async def _take(self) -> AIOKafkaConsumer:
+        if self._idle:
+            return self._idle.pop()
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=self._settings.bootstrap,
+            client_id=self._name,
+            group_id=None,
+            auto_offset_reset="none",
+            enable_auto_commit=False,
+            fetch_max_wait_ms=self._settings.fetch_max_wait_ms,
+            request_timeout_ms=self._settings.request_timeout_ms,
+            retry_backoff_ms=self._settings.replica_lag_retry_ms,
+        )
+        try:
+            await consumer.start()
+        except (KafkaError, OSError) as error:
+            await consumer.stop()
+            raise ParleyError("log_unavailable", f"no broker answers at {self._settings.bootstrap}") from error
+        return consumer
+
+    async def _give_back(self, consumer: AIOKafkaConsumer, reusable: bool) -> None:
+        if reusable and not self._closed and len(self._idle) < KEPT:
+            consumer.pause(*consumer.assignment())
+            self._idle.append(consumer)
+        else:
+            await consumer.stop()
