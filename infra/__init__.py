@@ -1,0 +1,1 @@
+"""What Parley runs on."""

@@ -1,0 +1,1 @@
+"""The embedded stack: Kafka, Cassandra, PostgreSQL, Triton and every role on one machine, without containers."""

@@ -1,0 +1,70 @@
+"""What runs on the services: the steps before anything else, and the roles. Data only."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from infra.local.settings import LocalSettings
+from infra.local.triton import service_name
+
+
+@dataclass(frozen=True)
+class Hook:
+    """A program that must have ended well before any role starts. `needs` are names of services."""
+
+    name: str
+    argv: Sequence[str]
+    needs: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class RoleSpec:
+    """A program that is kept running. It is ready when `ready_url` answers 200, or without one as soon as it runs."""
+
+    name: str
+    argv: Sequence[str]
+    env: Mapping[str, str] = field(default_factory=dict)
+    ready_url: str | None = None
+    needs: Sequence[str] = ()
+
+
+def parley(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "parley", *arguments]
+
+
+def role(name: str, *arguments: str, needs: Sequence[str], ready_url: str | None = None) -> RoleSpec:
+    # A static member of its consumer group: started again at once, it has its partitions back at once.
+    return RoleSpec(name, parley(*arguments), {"PARLEY_INSTANCE": f"{name}-0"}, ready_url, needs)
+
+
+def hooks() -> list[Hook]:
+    """In this order, one after the other."""
+    return [
+        Hook("topics", parley("topics", "apply"), needs=("kafka",)),
+        Hook("migrate", parley("migrate"), needs=("cassandra", "postgres")),
+    ]
+
+
+def roles(settings: LocalSettings) -> list[RoleSpec]:
+    """Every role once, and a worker for each pool's engine."""
+    workers = [
+        role(f"worker-{pool}", "worker", "--pool", pool, needs=("kafka", service_name(pool)))
+        for pool in settings.engines
+    ]
+    edge = settings.edge
+    return [
+        role("moderation", "moderation", needs=("kafka",)),
+        role("orchestrator", "orchestrator", needs=("kafka",)),
+        *workers,
+        role("history-messages", "history", "--store", "messages", needs=("kafka", "cassandra")),
+        role("history-sessions", "history", "--store", "sessions", needs=("kafka", "postgres")),
+        role("usage", "usage", needs=("kafka",)),
+        role(
+            "edge",
+            "edge",
+            needs=("kafka", "postgres", "cassandra"),
+            ready_url=f"http://{edge.host}:{edge.port}/health/ready",
+        ),
+    ]

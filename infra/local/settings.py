@@ -1,0 +1,86 @@
+"""Settings of the embedded stack: PARLEY_LOCAL_DATA, and nested ones as PARLEY_LOCAL_KAFKA__PORT."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+ROOT = Path(__file__).resolve().parents[2]
+LOOPBACK = "127.0.0.1"
+
+Port = Annotated[int, Field(ge=1, le=65535)]
+Heap = Annotated[str, Field(pattern=r"^[0-9]+[mg]$", description="a Java heap, as 512m or 1g")]
+
+
+class Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class KafkaSettings(Part):
+    """One KRaft node, broker and controller in one process."""
+
+    bootstrap: str | None = Field(None, description="host:port of a Kafka that runs elsewhere; then none is started")
+    port: Port = 9092
+    controller_port: Port = 9093
+    heap: Heap = "512m"
+
+
+class CassandraSettings(Part):
+    """The message store. Cassandra stands in for ScyllaDB: the same protocol and CQL."""
+
+    hosts: tuple[str, ...] = Field((), description="hosts of a store that runs elsewhere; then none is started")
+    port: Port = 9042
+    storage_port: Port = 7000
+    heap: Heap = "512m"
+    datacenter: str = "datacenter1"
+    keyspace: str = "parley"
+
+
+class PostgresSettings(Part):
+    dsn: str | None = Field(None, description="URI of a database that runs elsewhere; then none is started")
+    port: Port = 5432
+
+
+class EngineSettings(Part):
+    """One tritonserver process. A pool's engine is a process of its own, so that engines fail one by one."""
+
+    endpoint: str | None = Field(None, description="host:port (gRPC) of an engine that runs elsewhere")
+    models: tuple[str, ...]
+    grpc_port: Port
+    http_port: Port
+    metrics_port: Port
+
+
+class EdgeSettings(Part):
+    host: str = LOOPBACK
+    port: Port = 8080
+
+
+# The language model answers on Triton's own default ports.
+ENGINES = {
+    "smol": EngineSettings(models=("chat", "tensorrt_llm"), grpc_port=8001, http_port=8000, metrics_port=8002),
+    "synthetic": EngineSettings(models=("synthetic",), grpc_port=8011, http_port=8010, metrics_port=8012),
+}
+
+
+class LocalSettings(BaseSettings):
+    """Where the stack keeps things, and which of its services run here."""
+
+    model_config = SettingsConfigDict(env_prefix="PARLEY_LOCAL_", env_nested_delimiter="__", frozen=True)
+
+    data: Path = Field(ROOT / "var", description="what must survive: records, rows, secrets; and logs")
+    cache: Path = Field(ROOT / ".cache", description="what can be fetched or made again: jars, tokenizers")
+    triton_venv: Path = Field(ROOT / ".venv-triton", description="Triton's own virtual environment")
+    models: Path = Field(ROOT / "infra" / "triton" / "models", description="Triton's model repository")
+
+    kafka: KafkaSettings = KafkaSettings()
+    cassandra: CassandraSettings = CassandraSettings()
+    postgres: PostgresSettings = PostgresSettings()
+    engines: dict[str, EngineSettings] = Field(ENGINES, description="the engine of each pool, by the pool's name")
+    edge: EdgeSettings = EdgeSettings()
+
+    start_timeout: float = Field(90.0, gt=0, description="seconds a service may take until it answers")
+    minimum_free_bytes: int = Field(2 << 30, ge=0, description="free space in `data` below which nothing starts")
