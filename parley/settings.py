@@ -27,7 +27,8 @@ class KafkaSettings(_Group):
 
     bootstrap: str = Field("127.0.0.1:9092", description="host:port, several separated by commas")
     session_timeout_ms: int = Field(
-        6_000, description="static members of a dead process are given up after this; not below the broker's minimum"
+        3_000,
+        description="a dead process's partitions move after this; brokers need group.min.session.timeout.ms so low",
     )
     heartbeat_interval_ms: int = Field(
         300, description="an eager rebalance leaves members without partitions for 2.5 s with the usual 3,000"

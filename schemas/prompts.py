@@ -45,7 +45,8 @@ class PromptAccepted(Event):
     listed: bool = True
     """The session shows up in the user's list."""
     store: bool = True
-    truncation: Literal["auto", "disabled"] = "disabled"
+    truncation: Literal["auto", "disabled"] = "auto"
+    """auto: older turns that do not fit are left out; disabled: the turn fails instead."""
     route: Route
     key_hash: str | None = None
     """HMAC(user, Idempotency-Key), hex."""
@@ -118,4 +119,6 @@ class InferenceRequest(Event):
     verdict: Verdict | None = None
     """The verdict on the prompt, if it was known at dispatch."""
     template: str
+    listed: bool = True
+    store: bool = True
     timings: Timings

@@ -15,6 +15,8 @@ from schemas.base import (
     JsonObject,
     Millis,
     ResponseId,
+    Route,
+    Sampling,
     SessionId,
     Tier,
     Timings,
@@ -46,6 +48,14 @@ class TurnStarted(Event):
     body_hash: str | None = None
     listed: bool = True
     store: bool = True
+    truncation: Literal["auto", "disabled"] = "auto"
+    sampling: Sampling = Sampling()
+    route: Route
+    deadline: Millis
+    """The first token must be on the route by then; it begins to run when the turn's turn comes."""
+    moderation_deadline: Millis
+    echo: JsonObject = Field(default_factory=dict)
+    """The request's fields that the public response repeats."""
     prompt_tokens: int = 0
     dropped_turns: int = 0
     """Turns of the path that did not fit the context window."""
@@ -76,7 +86,6 @@ class TurnEnded(Event):
     """The turn's Opened said waiting: its public events begin with created, queued."""
     usage: Usage = Usage()
     timings: Timings = Timings()
-    echo: JsonObject = Field(default_factory=dict)
     model: str
     pool: str | None = None
     engine: str | None = None

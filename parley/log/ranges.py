@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncGenerator
+from typing import Any, TypeAlias
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError, OffsetOutOfRangeError
@@ -18,7 +18,7 @@ from aiokafka.structs import ConsumerRecord
 from parley.errors import ParleyError
 from parley.settings import KafkaSettings
 
-Record = ConsumerRecord[Any, Any]
+Record: TypeAlias = ConsumerRecord[Any, Any]
 KEPT = 8
 """Started readers that wait for the next caller."""
 APPEARANCE_S = (0.0, 0.05, 0.2)
@@ -61,7 +61,7 @@ class RangeReader:
                     break
         return records
 
-    async def follow(self, topic: str, partition: int, start: int) -> AsyncIterator[Record]:
+    async def follow(self, topic: str, partition: int, start: int) -> AsyncGenerator[Record, None]:
         """The records from `start` on, also those that are yet to come, until the caller stops.
 
         Raises:

@@ -1,0 +1,419 @@
+"""A member of a consumer group that holds partitions: takeover, gates, the committer, proofs (protocol.md, section 1).
+
+The rules live in parley.ownership; this is the shell around aiokafka. What it leans on is pinned by
+tests/integration/test_aiokafka_facts.py: rebalances are eager and run beside the poll loop, records are delivered while
+`on_partitions_assigned` still runs, and a commit that aiokafka retries goes out under a new generation. So commits are
+sent once, through the coordinator that the member is joined at, and only while the committer is open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections.abc import Coroutine, Iterable
+from typing import Any, Protocol
+
+from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
+from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+from aiokafka.errors import IllegalGenerationError, KafkaError, RebalanceInProgressError, UnknownMemberIdError
+from aiokafka.structs import OffsetAndMetadata
+
+from parley.errors import ParleyError
+from parley.log.ranges import Record
+from parley.ownership import Claim, Progress
+from parley.settings import Settings
+
+log = logging.getLogger(__name__)
+
+REFUSED = (IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError)
+"""Errors of a commit that surely was not accepted."""
+POLL_MS = 200
+"""How long one poll waits for records: bounds how fast the loop notices that it shall end."""
+
+
+class MemberLost(Exception):
+    """A static member has lost its id: another process has its place, or its session ran out. It must exit."""
+
+
+class Role(Protocol):
+    """What is done with the records of held partitions."""
+
+    async def take(self, held: Held) -> None:
+        """A partition was taken anew: get ready, before its first record. May raise ParleyError to be tried again."""
+
+    def record(self, held: Held, record: Record) -> None:
+        """A record, in order, once for each holding. Must not block; ends with `held.end(record.offset)`, some time."""
+
+    def drop(self, held: Held) -> None:
+        """The partition is no longer held; its tasks have been cancelled."""
+
+
+class Held:
+    """A partition under one takeover of this process."""
+
+    def __init__(self, group: Group, where: TopicPartition, takeover: int, progress: Progress) -> None:
+        self.where = where
+        self.takeover = takeover
+        self.progress = progress
+        self.ready = False
+        """The role has made itself ready for the partition."""
+        self.gate = False
+        """Open: records are taken and commits are sent."""
+        self.opened = 0
+        """Counts the openings of the gate."""
+        self.paused = False
+        self.committed_version = -1
+        self.proofs: list[asyncio.Future[None]] = []
+        self._group = group
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def partition(self) -> int:
+        """The partition's number: that of every session-keyed topic."""
+        return int(self.where.partition)
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Run something for as long as the partition is held."""
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+        return task
+
+    def end(self, offset: int) -> None:
+        """A record needs nothing more: its offset may be committed."""
+        self.progress.end(offset)
+        self._group.commit_soon()
+
+    async def prove(self, *, urgent: bool = False) -> None:
+        """Returns once it is certain that this process held the partition at a moment after the call.
+
+        It waits through rebalances for as long as it takes; when the partition is lost the caller is cancelled. Turns
+        that end within a tick share one commit; `urgent` does not wait for the tick.
+        """
+        proof = asyncio.get_running_loop().create_future()
+        self.proofs.append(proof)
+        self._group.commit_soon(urgent=urgent, proof=True)
+        await proof
+
+    def cancel(self) -> None:
+        """End everything that runs for this holding."""
+        for task in self._tasks:
+            task.cancel()
+        for proof in self.proofs:
+            proof.cancel()
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._group.fail(error)
+
+
+class Group(ConsumerRebalanceListener):  # type: ignore[misc]
+    """One process's membership in a group."""
+
+    def __init__(self, settings: Settings, group: str, topics: Iterable[str], role: Role, *, reset: str = "earliest"):
+        self._settings = settings
+        self._role = role
+        self._topics = list(topics)
+        self.name = group
+        self.holder = f"{settings.instance or group}:{secrets.token_hex(6)}"
+        self.held: dict[TopicPartition, Held] = {}
+        kafka = settings.kafka
+        # Sticky assignment keeps its memory in class attributes: a class of its own for every consumer of a process.
+        assignor = type("Assignor", (StickyPartitionAssignor,), {})
+        self._consumer = AIOKafkaConsumer(
+            bootstrap_servers=kafka.bootstrap,
+            client_id=self.holder,
+            group_id=group,
+            group_instance_id=settings.instance,
+            partition_assignment_strategy=(assignor,),
+            enable_auto_commit=False,
+            auto_offset_reset=reset,
+            session_timeout_ms=kafka.session_timeout_ms,
+            heartbeat_interval_ms=kafka.heartbeat_interval_ms,
+            rebalance_timeout_ms=kafka.rebalance_timeout_ms,
+            max_poll_interval_ms=kafka.max_poll_interval_ms,
+            request_timeout_ms=kafka.request_timeout_ms,
+            retry_backoff_ms=kafka.replica_lag_retry_ms,
+            fetch_max_wait_ms=kafka.fetch_max_wait_ms,
+        )
+        self._assignment = 0
+        self._open = False
+        """The committer: open between the opening of the gates and revocation."""
+        self._in_flight: asyncio.Task[None] | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+        self._proof_due: float | None = None
+        self._failure: asyncio.Future[None] | None = None
+        self._joined = False
+        self._stopping = False
+        self.last_poll = 0.0
+        """Loop time of the last poll, for liveness."""
+
+    # -- life -------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Hold partitions and take records until `stop`.
+
+        Raises:
+            MemberLost: the process must exit.
+            Exception: whatever a task of a holding failed with.
+        """
+        self._failure = asyncio.get_running_loop().create_future()
+        await self._consumer.start()
+        self._consumer.subscribe(self._topics, listener=self)
+        loops = [asyncio.create_task(self._poll(), name="poll"), asyncio.create_task(self._commits(), name="commits")]
+        try:
+            await asyncio.wait([*loops, self._failure], return_when=asyncio.FIRST_COMPLETED)
+            for done in (self._failure, *loops):
+                if done.done() and not done.cancelled() and done.exception() is not None:
+                    raise done.exception()  # type: ignore[misc]
+        finally:
+            await self._close(loops)
+
+    def stop(self) -> None:
+        """Take no more records; `run` returns when what has ended is committed."""
+        self._stopping = True
+        self._wake.set()
+
+    def fail(self, error: BaseException) -> None:
+        """Something went wrong that this process can't go on after."""
+        if self._failure is not None and not self._failure.done():
+            self._failure.set_exception(error)
+
+    async def _close(self, loops: list[asyncio.Task[None]]) -> None:
+        lost = self._failure is not None and self._failure.done() and self._failure.exception() is not None
+        if self._failure is not None and not self._failure.done():
+            self._failure.cancel()
+        self._stopping = True
+        self._wake.set()
+        if self._open and not lost:
+            await self._commit_now()
+        for held in self.held.values():
+            held.cancel()
+        for task in (*loops, self._opening):
+            if task is not None:
+                task.cancel()
+        await asyncio.gather(*loops, return_exceptions=True)
+        with contextlib.suppress(KafkaError, asyncio.TimeoutError):
+            await asyncio.wait_for(self._consumer.stop(), 5)
+
+    # -- the poll loop ------------------------------------------------------------------------------------------------
+
+    async def _poll(self) -> None:
+        loop = asyncio.get_running_loop()
+        window = self._settings.protocol.window
+        while not self._stopping:
+            opened = {where: held.opened for where, held in self.held.items() if held.gate}
+            batches = await self._consumer.getmany(timeout_ms=POLL_MS)
+            self.last_poll = loop.time()
+            for where, records in batches.items():
+                held = self.held.get(where)
+                if held is None or not held.gate:
+                    continue  # read again once the gate is open
+                if opened.get(where) != held.opened:
+                    # Read before the gate opened, from a position that the opening has changed.
+                    self._consumer.seek(where, held.progress.position)
+                    continue
+                for record in records:
+                    if held.progress.take(record.offset):
+                        self._role.record(held, record)
+                if held.progress.span >= window and not held.paused:
+                    held.paused = True
+                    self._consumer.pause(where)
+                    log.warning("%s-%d waits: %d records are open", where.topic, where.partition, held.progress.open)
+            self._resume(window // 2)
+
+    def _resume(self, below: int) -> None:
+        for where, held in self.held.items():
+            if held.paused and held.gate and held.progress.span < below:
+                held.paused = False
+                self._consumer.resume(where)
+
+    # -- rebalances ---------------------------------------------------------------------------------------------------
+
+    async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
+        """Closes the committer and waits for the commit in flight, and nothing else: turns go on."""
+        self._open = False
+        self._assignment += 1
+        for held in self.held.values():
+            held.gate = False
+        while self._in_flight is not None:
+            await asyncio.wait([self._in_flight])
+        if self._joined and self._settings.instance and not self._consumer._coordinator.member_id:
+            self.fail(MemberLost(f"{self._settings.instance} has lost its place in {self.name}"))
+            await asyncio.Event().wait()  # not to rejoin: two processes of one name would evict each other for ever
+
+    async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
+        """Gates are closed; each partition's is opened in its own time."""
+        self._joined = True
+        self._assignment += 1
+        assigned = set(assigned)
+        for where in [where for where in self.held if where not in assigned]:
+            self._lose(where)
+        self._opening = asyncio.create_task(self._open_gates(assigned, self._assignment), name="opening")
+        self._opening.add_done_callback(self._opened)
+
+    def _opened(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.fail(error)
+
+    def _lose(self, where: TopicPartition) -> None:
+        held = self.held.pop(where)
+        held.cancel()
+        self._role.drop(held)
+
+    async def _open_gates(self, assigned: set[TopicPartition], mine: int) -> None:
+        """Read the claims; keep what is still ours; take over the rest, and open the gates."""
+        while mine == self._assignment and assigned:
+            try:
+                offsets = await self._claims(assigned)
+            except KafkaError as error:
+                log.info("%s: claims can't be read yet: %r", self.name, error)
+                await asyncio.sleep(0.1)
+                continue
+            if mine != self._assignment:
+                return
+            taken: dict[TopicPartition, Held] = {}
+            for where, (offset, claim) in offsets.items():
+                held = self.held.get(where)
+                if held is not None and (claim.holder, claim.takeover) == (self.holder, held.takeover):
+                    continue
+                if held is not None:
+                    self._lose(where)
+                taken[where] = Held(self, where, claim.takeover + 1, Progress(offset, claim.ended))
+            try:
+                if taken:
+                    await self._commit({where: self._offset(held) for where, held in taken.items()}, mine)
+            except REFUSED:
+                return  # another assignment is coming
+            except (KafkaError, OSError) as error:
+                log.info("%s: a takeover's outcome is unknown, asking again: %r", self.name, error)
+                await asyncio.sleep(0.05)
+                continue
+            if mine != self._assignment:
+                return  # the next opening finds these claims, with a holder that has no such number, and raises again
+            self.held |= taken
+            self._open = True
+            for held in self.held.values():
+                self._open_gate(held)
+            await asyncio.gather(*(self._get_ready(held) for held in taken.values()))
+            return
+
+    async def _get_ready(self, held: Held) -> None:
+        while self.held.get(held.where) is held:
+            try:
+                await self._role.take(held)
+                break
+            except ParleyError as error:
+                log.warning("%s-%d can't be taken yet: %s", held.where.topic, held.partition, error)
+                await asyncio.sleep(0.2)
+        held.ready = True
+        if self.held.get(held.where) is held and self._open:
+            self._open_gate(held)
+
+    def _open_gate(self, held: Held) -> None:
+        if not held.ready:
+            return
+        held.opened += 1
+        held.gate = True
+        held.paused = False  # aiokafka forgets pauses at a reassignment
+        self._consumer.seek(held.where, held.progress.position)
+        log.info("%s holds %s-%d, takeover %d", self.name, held.where.topic, held.partition, held.takeover)
+        if held.proofs:
+            self.commit_soon(urgent=True)
+
+    async def _claims(self, assigned: set[TopicPartition]) -> dict[TopicPartition, tuple[int, Claim]]:
+        """Committed offsets and claims, read where this member is joined: a deposed coordinator still answers reads.
+
+        aiokafka's `committed()` drops the metadata, hence the coordinator's own method.
+        """
+        found = await self._consumer._coordinator._do_fetch_commit_offsets(assigned)
+        fresh = [where for where in assigned if where not in found]
+        begin = await self._consumer.beginning_offsets(fresh) if fresh else {}
+        claims = {where: (begin[where], Claim()) for where in fresh}
+        for where, committed in found.items():
+            claims[where] = (committed.offset, Claim.decode(committed.metadata, committed.offset))
+        return claims
+
+    # -- the committer ------------------------------------------------------------------------------------------------
+
+    def commit_soon(self, *, urgent: bool = False, proof: bool = False) -> None:
+        """Something has ended or must be proved."""
+        loop = asyncio.get_running_loop()
+        tick = 0.0 if urgent else self._settings.protocol.proof_tick_ms / 1000
+        if urgent or proof:
+            due = loop.time() + tick
+            if self._proof_due is None or due < self._proof_due:
+                self._proof_due = due
+                self._wake.set()
+
+    async def _commits(self) -> None:
+        loop = asyncio.get_running_loop()
+        interval = self._settings.protocol.commit_interval_ms / 1000
+        while not self._stopping:
+            pause = interval if self._proof_due is None else min(interval, self._proof_due - loop.time())
+            if pause > 0:
+                self._wake.clear()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), pause)
+                if self._proof_due is not None and self._proof_due > loop.time():
+                    continue
+            self._proof_due = None
+            if self._open:
+                await self._commit_now()
+
+    async def _commit_now(self) -> None:
+        """One commit for everything that has ended or waits for a proof."""
+        due = [h for h in self.held.values() if h.gate and (h.proofs or h.committed_version != h.progress.version)]
+        if not due:
+            return
+        mine = self._assignment
+        waiting = {held: held.proofs for held in due}
+        versions = {held: held.progress.version for held in due}
+        for held in due:
+            held.proofs = []
+        try:
+            await self._commit({held.where: self._offset(held) for held in due}, mine)
+        except (KafkaError, OSError) as error:
+            # Unknown, or refused: nothing can be proved before the next assignment, and none may be coming.
+            log.info("%s: a commit failed, rejoining: %r", self.name, error)
+            for held in due:
+                held.proofs = waiting[held] + held.proofs
+            if mine == self._assignment:
+                self._open = False
+                self._consumer._coordinator.request_rejoin()
+            return
+        for held in due:
+            held.committed_version = versions[held]
+            for proof in waiting[held]:
+                if not proof.done():
+                    proof.set_result(None)
+
+    def _offset(self, held: Held) -> OffsetAndMetadata:
+        prefix, claim = held.progress.claim(self.holder, held.takeover)
+        return OffsetAndMetadata(prefix, claim.encode(prefix))
+
+    async def _commit(self, offsets: dict[TopicPartition, OffsetAndMetadata], mine: int) -> None:
+        """Sends one commit of assignment `mine`, never again. One is in flight at most; revocation waits for it."""
+        while self._in_flight is not None:
+            await asyncio.wait([self._in_flight])
+        if mine != self._assignment:
+            raise RebalanceInProgressError(self.name)
+        flight = self._in_flight = asyncio.create_task(self._send_commit(offsets), name="commit")
+        flight.add_done_callback(self._landed)
+        await asyncio.shield(flight)
+
+    async def _send_commit(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
+        coordinator = self._consumer._coordinator
+        if coordinator.generation < 0:
+            # Without a generation it would be a commit from outside of the group, which an empty group accepts.
+            raise UnknownMemberIdError(self.name)
+        await coordinator._do_commit_offsets(self._consumer._subscription.subscription.assignment, offsets)
+
+    def _landed(self, flight: asyncio.Task[None]) -> None:
+        self._in_flight = None
+        if not flight.cancelled():
+            flight.exception()  # seen by whoever waits, if anybody still does
