@@ -1,0 +1,214 @@
+"""The client of one engine: streams of one answer each, a stop, a probe."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self
+from uuid import uuid4
+
+import grpc  # type: ignore[import-untyped]
+import grpc.aio  # type: ignore[import-untyped]
+from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelStreamInferResponse
+
+from inference_workers.engine.contract import (
+    EngineTimings,
+    Generation,
+    generation_request,
+    read_response,
+    stop_request,
+)
+from inference_workers.engine.errors import EngineError, EngineRefused, EngineSilent, EngineUnavailable
+from inference_workers.engine.progress import CumulativeProgress, PieceProgress
+
+CANCELLED: Final = "cancelled"
+"""The finish_reason of a run that was stopped."""
+
+_METHOD: Final = "/inference.GRPCInferenceService/ModelStreamInfer"
+# An error on a Triton stream is a bare text; with this header it is a status, and ends the stream.
+_METADATA: Final = (("triton_grpc_error", "true"),)
+_MAX_MESSAGE: Final = 16 << 20  # bytes; a cumulative text grows
+_REFUSALS: Final = {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.OUT_OF_RANGE, grpc.StatusCode.UNIMPLEMENTED}
+_ABSENCES: Final = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.NOT_FOUND, grpc.StatusCode.DEADLINE_EXCEEDED}
+
+
+@dataclass(frozen=True, slots=True)
+class EngineChunk:
+    """New text of an answer; ``finish_reason`` on the last one: stop, length, cancelled or timeout.
+
+    A chunk is not a token: an engine may say several at once.
+    """
+
+    text: str
+    finish_reason: str | None = None
+    timings: EngineTimings | None = None
+
+
+class EngineClient:
+    """One engine, reached over one connection.
+
+    :param url: host:port of Triton's gRPC.
+    :param model: the name of a decoupled model of the llmapi contract.
+    :param cumulative: whether its responses hold the whole text so far (TensorRT-LLM) or only what is new.
+    :param silence_s: seconds without a response after which a stream counts as dead. It must be longer than the
+        longest prompt's first token takes.
+    """
+
+    def __init__(self, url: str, model: str, *, cumulative: bool = True, silence_s: float = 10.0) -> None:
+        self.url = url
+        self.model = model
+        self._progress = CumulativeProgress if cumulative else PieceProgress
+        self._silence_s = silence_s
+        self._channel = grpc.aio.insecure_channel(
+            url,
+            options=[
+                ("grpc.max_receive_message_length", _MAX_MESSAGE),
+                ("grpc.max_send_message_length", _MAX_MESSAGE),
+                # Each client its own connection: two engines' streams never share one's flow control.
+                ("grpc.use_local_subchannel_pool", 1),
+            ],
+        )
+        self._stream_infer = self._channel.stream_stream(
+            _METHOD,
+            request_serializer=ModelInferRequest.SerializeToString,
+            response_deserializer=ModelStreamInferResponse.FromString,
+        )
+
+    async def generate(self, generation: Generation) -> AsyncGenerator[EngineChunk, None]:
+        """The answer as it comes; the last chunk, and only it, has a finish_reason.
+
+        Leaving early cancels the run in the engine; where the consumer may leave by anything but cancellation,
+        it holds the generator in ``contextlib.aclosing``.
+
+        :raises EngineRefused: the engine won't do this request.
+        :raises EngineSilent: nothing came for ``silence_s``.
+        :raises EngineUnavailable: the engine can't be reached.
+        :raises EngineError: the run failed, or ended without saying how.
+        """
+        progress = self._progress()
+        call = self._stream_infer(metadata=_METADATA)
+        watch = _Watch(call, self._silence_s)
+        try:
+            await call.write(generation_request(self.model, generation))
+            await call.done_writing()
+            while (message := await call.read()) is not grpc.aio.EOF:
+                watch.heard()
+                if message.error_message:
+                    raise EngineError(message.error_message)
+                response = read_response(message)
+                reason = response.finish_reason
+                text = progress.advance(response.text, reason is not None) if response.text is not None else ""
+                if reason is not None:
+                    yield EngineChunk(text, reason, response.timings)
+                    return
+                if text:
+                    yield EngineChunk(text)
+                if response.final:
+                    break
+        except grpc.aio.AioRpcError as error:
+            if _stopped_by_request(error):
+                yield EngineChunk("", CANCELLED)
+                return
+            raise _error(error) from error
+        except asyncio.CancelledError:
+            # A call that the watch has cancelled looks like a cancelled task.
+            if watch.silent:
+                raise EngineSilent(f"nothing from {self.model} for {self._silence_s:g} s") from None
+            raise
+        finally:
+            watch.end()
+            call.cancel()
+        raise EngineError(f"{self.model} ended an answer without a finish_reason")
+
+    async def stop(self, request_id: str, *, timeout_s: float = 2.0) -> None:
+        """Stop a run at once; its stream ends with the text it has and finish_reason ``cancelled``.
+
+        An id under which nothing runs is no error: the engine gives the same answer.
+
+        :raises EngineError: the engine did not take the request.
+        """
+        call = self._stream_infer(metadata=_METADATA, timeout=timeout_s)
+        try:
+            await call.write(stop_request(self.model, request_id))
+            await call.done_writing()
+            while await call.read() is not grpc.aio.EOF:
+                pass
+        except grpc.aio.AioRpcError as error:
+            if not _stopped_by_request(error):
+                raise _error(error) from error
+        finally:
+            call.cancel()
+
+    async def probe(self, *, timeout_s: float = 2.0) -> float:
+        """Ask for one token and return the seconds that it took.
+
+        Triton's readiness stays true over a dead model process; only this tells.
+
+        :raises EngineSilent: no token came in time.
+        :raises EngineError: as `generate`.
+        """
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        one_token = Generation(request_id=f"probe-{uuid4()}", prompt="Hi", max_tokens=1)
+        try:
+            async with asyncio.timeout(timeout_s), aclosing(self.generate(one_token)) as chunks:
+                async for _ in chunks:
+                    pass
+        except TimeoutError:
+            raise EngineSilent(f"no token from {self.model} in {timeout_s:g} s") from None
+        return loop.time() - started
+
+    async def close(self) -> None:
+        """End all streams, which frees their slots."""
+        await self._channel.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class _Watch:
+    """Cancels a call that has been silent too long. A timer looks at a clock reading: no cost for each response."""
+
+    def __init__(self, call: Any, limit_s: float) -> None:
+        self._call = call
+        self._limit_s = limit_s
+        self._loop = asyncio.get_running_loop()
+        self._last = self._loop.time()
+        self._timer = self._loop.call_later(limit_s, self._look)
+        self.silent = False
+
+    def heard(self) -> None:
+        self._last = self._loop.time()
+
+    def end(self) -> None:
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        rest = self._last + self._limit_s - self._loop.time()
+        if rest > 0:
+            self._timer = self._loop.call_later(rest, self._look)
+        else:
+            self.silent = True
+            self._call.cancel()
+
+
+def _stopped_by_request(error: grpc.aio.AioRpcError) -> bool:
+    return bool(error.code() is grpc.StatusCode.CANCELLED)
+
+
+def _error(error: grpc.aio.AioRpcError) -> EngineError:
+    code, details = error.code(), error.details() or "no details"
+    message = f"{code.name}: {details}"
+    if code in _REFUSALS:
+        return EngineRefused(message)
+    if code in _ABSENCES:
+        return EngineUnavailable(message)
+    return EngineError(message)
