@@ -1,0 +1,1 @@
+"""The edge: WebSocket, SSE and REST on one side, prompts and token routes on the other."""
