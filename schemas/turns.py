@@ -40,8 +40,10 @@ class TurnStarted(Event):
     items: tuple[Item, ...]
     instructions: str | None = None
     pool: str | None
-    why: str | None = None
+    why: TerminalKind | Literal["expired"] | None = None
     """Without a pool: how the turn is being ended."""
+    failure: Failure | None = None
+    """Of a turn that is being ended as failed."""
     model: str
     dispatch: Dispatch
     key_hash: str | None = None

@@ -1,0 +1,150 @@
+"""Following partitions outside of any group: state logs and side inputs, derived from the log and never committed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
+
+from parley.errors import ParleyError
+from parley.log.ranges import Record
+from parley.settings import KafkaSettings
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[Record], None]
+
+
+@dataclass(slots=True)
+class _Followed:
+    position: int
+    handle: Handler
+    waiting: list[tuple[int, asyncio.Future[None]]] = field(default_factory=list)
+
+
+class Follower:
+    """One consumer for all that a process follows. A record is handled once, in order, on the event loop."""
+
+    def __init__(self, settings: KafkaSettings, name: str) -> None:
+        self._consumer = AIOKafkaConsumer(
+            bootstrap_servers=settings.bootstrap,
+            client_id=name,
+            group_id=None,
+            enable_auto_commit=False,
+            # What retention took away can't be waited for: go on with what is left.
+            auto_offset_reset="earliest",
+            fetch_max_wait_ms=settings.fetch_max_wait_ms,
+            request_timeout_ms=settings.request_timeout_ms,
+            retry_backoff_ms=settings.replica_lag_retry_ms,
+        )
+        self._followed: dict[TopicPartition, _Followed] = {}
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Connect.
+
+        Raises:
+            ParleyError: log_unavailable.
+        """
+        try:
+            await self._consumer.start()
+        except (KafkaError, OSError) as error:
+            raise ParleyError("log_unavailable", "no broker answers") from error
+        self._task = asyncio.create_task(self._poll(), name="follower")
+
+    async def stop(self) -> None:
+        """Disconnect; whoever waits for a position is cancelled."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        await self._consumer.stop()
+
+    def follow(self, topic: str, partition: int, start: int, handle: Handler) -> None:
+        """Hand every record of a partition from `start` on to `handle`."""
+        self._followed[TopicPartition(topic, partition)] = _Followed(start, handle)
+        self._reassign()
+
+    def unfollow(self, topic: str, partition: int) -> None:
+        """Leave a partition."""
+        gone = self._followed.pop(TopicPartition(topic, partition), None)
+        if gone is not None:
+            for _, waiter in gone.waiting:
+                waiter.cancel()
+            self._reassign()
+
+    async def reached(self, topic: str, partition: int, offset: int) -> None:
+        """Returns once the record at `offset`, or a later one, has been handled."""
+        followed = self._followed[TopicPartition(topic, partition)]
+        if followed.position <= offset:
+            waiter = asyncio.get_running_loop().create_future()
+            followed.waiting.append((offset, waiter))
+            await waiter
+
+    async def bounds(self, topic: str, partition: int) -> tuple[int, int]:
+        """(offset of the oldest record, offset that the next record will have).
+
+        Raises:
+            ParleyError: log_unavailable.
+        """
+        where = TopicPartition(topic, partition)
+        try:
+            begin, end = await asyncio.gather(
+                self._consumer.beginning_offsets([where]), self._consumer.end_offsets([where])
+            )
+        except KafkaError as error:
+            raise ParleyError("log_unavailable", f"could not ask for the bounds of {topic}-{partition}") from error
+        return int(begin[where]), int(end[where])
+
+    async def since(self, topic: str, partition: int, time_ms: int) -> int:
+        """An offset at or before the first record appended at or after a time.
+
+        The end is asked for before the time, so that a record written between the two questions is not missed.
+
+        Raises:
+            ParleyError: log_unavailable.
+        """
+        where = TopicPartition(topic, partition)
+        try:
+            end = (await self._consumer.end_offsets([where]))[where]
+            found = (await self._consumer.offsets_for_times({where: max(0, time_ms)}))[where]
+        except KafkaError as error:
+            raise ParleyError("log_unavailable", f"could not ask for offsets of {topic}-{partition}") from error
+        return int(end if found is None else min(found.offset, end))
+
+    def _reassign(self) -> None:
+        # assign() resets positions and drops what was fetched: seek again to what has been handled.
+        self._consumer.assign(list(self._followed))
+        for where, followed in self._followed.items():
+            self._consumer.seek(where, followed.position)
+        self._changed.set()
+
+    async def _poll(self) -> None:
+        while True:
+            if not self._followed:
+                self._changed.clear()
+                await self._changed.wait()
+            batches = await self._consumer.getmany(timeout_ms=200)
+            for where, records in batches.items():
+                followed = self._followed.get(where)
+                if followed is None:
+                    continue
+                for record in records:
+                    if record.offset >= followed.position:
+                        followed.position = record.offset + 1
+                        followed.handle(record)
+                if followed.waiting:
+                    self._wake(followed)
+
+    @staticmethod
+    def _wake(followed: _Followed) -> None:
+        for offset, waiter in followed.waiting:
+            if offset < followed.position and not waiter.done():
+                waiter.set_result(None)
+        followed.waiting = [(offset, waiter) for offset, waiter in followed.waiting if not waiter.done()]

@@ -1,0 +1,51 @@
+"""Taking a turn, always the same way: fence, its offset, the route from the turn's start to it, the fold.
+
+Every way to be wrong about "this turn has never run" has been found to give two readers two texts, so there is nothing
+to leave out here (protocol.md, section 3).
+"""
+
+from __future__ import annotations
+
+import logging
+
+from pydantic import ValidationError
+
+from parley.log.producer import Producer
+from parley.log.ranges import RangeReader
+from parley.transcript import Transcript
+from schemas.base import Route
+from schemas.routes import Fence, decode_route_record, encode_route_record
+from schemas.wire import headers
+
+log = logging.getLogger(__name__)
+
+
+async def take_turn(
+    producer: Producer, ranges: RangeReader, response: str, route: Route, fence: Fence
+) -> Transcript | None:
+    """What the route said up to the fence, with the fence. None: someone greater has the turn.
+
+    Raises:
+        ParleyError: log_unavailable: fence again, with a greater epoch.
+        RouteGone: the route no longer holds the turn's start.
+    """
+    key = response.encode()
+    offset = await producer.send(
+        route.topic,
+        encode_route_record((fence,)),
+        key=key,
+        partition=route.partition,
+        headers=headers("fence", response=response),
+    )
+    transcript = Transcript()
+    for record in await ranges.read(route.topic, route.partition, route.start, offset):
+        if record.key != key:
+            continue
+        try:
+            events = decode_route_record(record.value or b"")
+        except ValidationError:
+            log.warning("a record of %s at %d is no route record: void", record.topic, record.offset)
+            continue
+        for event in events:
+            transcript.apply(event)
+    return transcript if transcript.terminal is not None or transcript.holds(fence) else None

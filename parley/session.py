@@ -1,0 +1,149 @@
+"""The fold of a session's state log, chat.turns: which turns there are, which one stands, what each one said.
+
+Pure and synchronous. Rules (protocol.md, section 2), in log order:
+
+- a TurnStarted or TurnEnded with a lower dispatch than the greatest TurnStarted of its response is void;
+- a TurnStarted after a valid end is void: an ended turn stays ended;
+- of several valid ends the one with the greatest epoch is the turn's;
+- what another user says about the session is void.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from uuid import UUID
+
+from schemas.base import Epoch, Item
+from schemas.turns import Feedback, SessionChanged, SessionDeleted, TurnEnded, TurnStarted
+from schemas.wire import TurnsEvent
+
+
+class Void(Enum):
+    """Why an event of chat.turns changes nothing."""
+
+    LOWER_DISPATCH = "dispatch lower than the standing one"
+    ENDED = "the turn had ended"
+    OTHER_USER = "not the session's user"
+    DELETED = "the session was deleted"
+
+
+@dataclass(slots=True)
+class Turn:
+    """One prompt and its answer."""
+
+    response: str
+    number: int
+    parent: str | None
+    items: tuple[Item, ...] = ()
+    started: TurnStarted | None = None
+    """The standing decision; None for a turn that came from the store."""
+    dispatched: bool = False
+    """Some decision sent it to a pool: it may have run."""
+    status: str | None = None
+    """How it ended; None: it has not."""
+    output: tuple[Item, ...] = ()
+    epoch: Epoch | None = None
+    """Of the end."""
+    retryable: bool = False
+    """It failed in a way that a retry may mend."""
+    key_hash: str | None = None
+    body_hash: str | None = None
+
+    @property
+    def answer(self) -> str:
+        """The text that was shown, without refusals."""
+        return "".join(item.text for item in self.output)
+
+    @property
+    def in_context(self) -> bool:
+        """A later prompt of the session goes out with this turn before it."""
+        if self.status in ("completed", "incomplete", "cancelled"):
+            return True
+        return self.status == "failed" and bool(self.answer)
+
+
+@dataclass(slots=True)
+class Session:
+    """What the state log says about one session."""
+
+    id: UUID
+    user: UUID | None = None
+    turns: dict[str, Turn] = field(default_factory=dict)
+    deleted: bool = False
+
+    @property
+    def last_number(self) -> int:
+        """The greatest turn number given; 0 before the first."""
+        return max((turn.number for turn in self.turns.values()), default=0)
+
+    @property
+    def newest(self) -> Turn | None:
+        """The turn with the greatest number."""
+        return max(self.turns.values(), key=lambda turn: turn.number, default=None)
+
+    def open_turns(self) -> list[Turn]:
+        """Turns that were started and have not ended, in order."""
+        return sorted((turn for turn in self.turns.values() if turn.status is None), key=lambda turn: turn.number)
+
+    def keyed(self, key_hash: str) -> Turn | None:
+        """The turn that an idempotency key stands for. A key whose turn failed retryably is free again."""
+        turns = [turn for turn in self.turns.values() if turn.key_hash == key_hash and not turn.retryable]
+        return max(turns, key=lambda turn: turn.number, default=None)
+
+    def path(self, parent: str | None) -> list[Turn] | None:
+        """The turns that a prompt after `parent` remembers, oldest first; None when one of them is unknown.
+
+        Refused turns, and failed ones without text, are left out: their own parent stands for them.
+        """
+        found: list[Turn] = []
+        while parent is not None:
+            turn = self.turns.get(parent)
+            if turn is None:
+                return None
+            if turn.in_context:
+                found.append(turn)
+            parent = turn.parent
+        return found[::-1]
+
+    def apply(self, event: TurnsEvent) -> Void | None:
+        """Fold one event. None: it counts; else why it is void."""
+        if self.user is None:
+            self.user = event.user
+        if event.user != self.user:
+            return Void.OTHER_USER
+        match event:
+            case TurnStarted():
+                return self._started(event)
+            case TurnEnded():
+                return self._ended(event)
+            case SessionDeleted():
+                self.deleted = True
+            case SessionChanged() | Feedback():
+                pass
+        return None
+
+    def _started(self, event: TurnStarted) -> Void | None:
+        turn = self.turns.get(event.response)
+        if turn is None:
+            turn = self.turns[event.response] = Turn(event.response, event.turn, event.parent)
+        elif turn.status is not None:
+            return Void.ENDED
+        elif turn.started is not None and event.dispatch < turn.started.dispatch:
+            return Void.LOWER_DISPATCH
+        turn.number, turn.parent, turn.items = event.turn, event.parent, event.items
+        turn.key_hash, turn.body_hash = event.key_hash, event.body_hash
+        turn.started = event
+        turn.dispatched = turn.dispatched or event.pool is not None
+        return None
+
+    def _ended(self, event: TurnEnded) -> Void | None:
+        turn = self.turns.get(event.response)
+        if turn is None:
+            turn = self.turns[event.response] = Turn(event.response, event.turn, event.parent)
+        if turn.started is not None and event.dispatch < turn.started.dispatch:
+            return Void.LOWER_DISPATCH
+        if turn.epoch is None or event.epoch > turn.epoch:
+            turn.status, turn.output, turn.epoch = event.status, event.output, event.epoch
+            turn.retryable = event.failure is not None and event.failure.retryable
+        return None

@@ -1,0 +1,117 @@
+"""Verdicts and cancels of a partition: read beside the work, derived from the log, never committed (promise 7).
+
+All session-keyed topics have the same number of partitions, so the side inputs of a partition are those of its number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+
+from parley.log.follower import Follower
+from parley.log.ranges import Record
+from parley.settings import ProtocolSettings
+from parley.topics import CONTROL, VERDICTS
+from schemas.prompts import Cancel, Verdict
+from schemas.wire import BadRecord, decoder
+
+log = logging.getLogger(__name__)
+
+_verdict = decoder(Verdict)
+_cancel = decoder(Cancel)
+
+
+class SideInputs:
+    """What is known about the turns of one partition from moderation and from users who changed their mind."""
+
+    def __init__(self, follower: Follower, partition: int, protocol: ProtocolSettings) -> None:
+        self._follower = follower
+        self._partition = partition
+        self._kept_ms = int(1000 * (protocol.max_turn_age_s + protocol.answer_limit_s + protocol.margin_s))
+        self._reach_ms = int(1000 * (protocol.moderation_deadline_s + protocol.margin_s))
+        self._verdicts: OrderedDict[str, tuple[int, Verdict]] = OrderedDict()
+        self._cancels: OrderedDict[str, int] = OrderedDict()
+        self._awaited: dict[str, list[asyncio.Future[Verdict]]] = {}
+        self._on_cancel: dict[str, Callable[[], None]] = {}
+
+    async def start(self, oldest_ms: int) -> None:
+        """Read what may concern turns accepted at `oldest_ms` or later, and go on from there.
+
+        Raises:
+            ParleyError: log_unavailable.
+        """
+        ends = {}
+        for topic, handle in ((VERDICTS, self._on_verdict), (CONTROL, self._on_control)):
+            start = await self._follower.since(topic, self._partition, oldest_ms - self._reach_ms)
+            _, ends[topic] = await self._follower.bounds(topic, self._partition)
+            self._follower.follow(topic, self._partition, start, handle)
+        for topic, end in ends.items():
+            if end > 0:
+                await self._follower.reached(topic, self._partition, end - 1)
+
+    def stop(self) -> None:
+        """Read no further."""
+        for topic in (VERDICTS, CONTROL):
+            self._follower.unfollow(topic, self._partition)
+
+    def verdict(self, response: str) -> Verdict | None:
+        """The verdict on the prompt, if there is one yet."""
+        found = self._verdicts.get(response)
+        return found[1] if found else None
+
+    async def wait_for_verdict(self, response: str) -> Verdict:
+        """The verdict on the prompt, as soon as there is one. Callers set the deadline."""
+        if (known := self.verdict(response)) is not None:
+            return known
+        waiter = asyncio.get_running_loop().create_future()
+        self._awaited.setdefault(response, []).append(waiter)
+        try:
+            return await waiter
+        finally:
+            waiters = self._awaited.get(response, [])
+            if waiter in waiters:
+                waiters.remove(waiter)
+                if not waiters:
+                    del self._awaited[response]
+
+    def cancelled(self, response: str) -> bool:
+        """The user has cancelled the turn."""
+        return response in self._cancels
+
+    def on_cancel(self, response: str, call: Callable[[], None] | None) -> None:
+        """Call this when the turn is cancelled; at once if it has been. None: no longer."""
+        if call is None:
+            self._on_cancel.pop(response, None)
+            return
+        self._on_cancel[response] = call
+        if self.cancelled(response):
+            call()
+
+    def _on_verdict(self, record: Record) -> None:
+        try:
+            verdict = _verdict(record.value)
+        except BadRecord as error:
+            log.warning("no verdict at %s-%d offset %d: %s", record.topic, record.partition, record.offset, error)
+            return
+        if verdict.stage != "input" or verdict.response in self._verdicts:
+            return  # the first one counts
+        self._verdicts[verdict.response] = (record.timestamp, verdict)
+        for waiter in self._awaited.pop(verdict.response, ()):
+            if not waiter.done():
+                waiter.set_result(verdict)
+        while self._verdicts and next(iter(self._verdicts.values()))[0] < record.timestamp - self._kept_ms:
+            self._verdicts.popitem(last=False)
+
+    def _on_control(self, record: Record) -> None:
+        try:
+            cancel = _cancel(record.value)
+        except BadRecord as error:
+            log.warning("no cancel at %s-%d offset %d: %s", record.topic, record.partition, record.offset, error)
+            return
+        self._cancels.setdefault(cancel.response, record.timestamp)
+        if (call := self._on_cancel.get(cancel.response)) is not None:
+            call()
+        while self._cancels and next(iter(self._cancels.values())) < record.timestamp - self._kept_ms:
+            self._cancels.popitem(last=False)
