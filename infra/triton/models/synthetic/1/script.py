@@ -18,8 +18,8 @@ text, as a language model would: the answer's bytes that are there already are s
 - `die_after`: the stream ends there without a finish_reason;
 - `error_after`: it ends there with an error.
 
-Tokens are counted from the answer's beginning also where it is continued, so an answer that broke off at one of
-these goes on past it.
+Tokens are counted from the answer's beginning also where it is continued: an answer that broke off at one of these
+goes on past it, if all its tokens had been kept.
 """
 
 import json
@@ -84,6 +84,7 @@ class Answer:
     def __init__(self, prompt: str, script: Script, max_tokens: int) -> None:
         self._script = script
         self._index, self._skip = _resume(script, _open_text(prompt).encode())
+        self._start = self._index
         self._left = max_tokens
         self._bytes = b""
         self.finish: str | None = None
@@ -91,7 +92,8 @@ class Answer:
     @property
     def incident(self) -> str | None:
         """What befalls the run now."""
-        return self._script.incident(self._index)
+        resumed_here = self._index == self._start > 0
+        return None if resumed_here else self._script.incident(self._index)
 
     @property
     def text(self) -> bytes:
