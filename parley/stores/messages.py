@@ -44,8 +44,8 @@ _STATEMENTS = {
     "deleted": "INSERT INTO {keyspace}.session_header (session_id, user_id, deleted_at) VALUES (?, ?, ?)",
     "record": "INSERT INTO {keyspace}.turn_record (session_id, bucket, turn, log_offset, kind, response_id, event) "
     "VALUES (?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?",
-    "message": "INSERT INTO {keyspace}.message (session_id, bucket, turn, item, epoch, message_id, role, content, parts, status, "
-    "token_count, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?",
+    "message": "INSERT INTO {keyspace}.message (session_id, bucket, turn, item, epoch, message_id, role, content, "
+    "parts, status, token_count, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?",
     "response": "INSERT INTO {keyspace}.response_turn (response_id, turn) VALUES (?, ?) USING TIMESTAMP ?",
     "records": "SELECT turn, log_offset, response_id, event FROM {keyspace}.turn_record "
     "WHERE session_id = ? AND bucket = ? AND turn >= ? AND turn <= ?",

@@ -1,0 +1,269 @@
+"""A consumer that keeps a store in step with the log.
+
+A view holds no state and takes no partitions over: its writes are idempotent, so the group's commits need no fence. It
+writes a batch, then commits what is durably written. While its store is away it waits, forever if need be: partitions
+are paused, polls go on so that the member keeps its place, nothing is dropped and nothing is passed over. A record that
+can't be read, or that the store can't take whenever it is asked, goes to the dead-letter queue as it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
+from aiokafka.errors import KafkaError
+from prometheus_client import Counter, Gauge
+
+from parley.errors import ParleyError
+from parley.log.dlq import dead_letter
+from parley.log.producer import Producer
+from parley.log.ranges import Record
+from parley.retrying import pause_s
+from parley.settings import Settings
+from parley.topics import DLQ
+from schemas.base import Millis
+from schemas.wire import REPLAY_HEADER, BadRecord, header
+
+log = logging.getLogger(__name__)
+
+E_ = TypeVar("E_")
+
+POLL_MS = 200
+"""How long one poll waits for records: bounds how fast the loop notices that it shall end."""
+BATCH = 500
+"""Records of one poll: what a restart may write again."""
+PATIENCE_S = 2.0
+"""A batch that takes longer has found its store slow or away: from then on polls keep the membership alive."""
+DRAIN_S = 5.0
+"""How long a batch may go on once the process shall end. What is not committed by then is written again."""
+COMMIT_S = 5.0
+"""How long a commit may take: aiokafka alone would try for as long as no coordinator answers."""
+
+RECORDS = Counter("parley_view_records_total", "Records that a view is done with, by outcome.", ("group", "outcome"))
+ATTEMPTS = Counter("parley_view_failed_attempts_total", "Attempts at a batch that the store did not take.", ("group",))
+WAITING = Gauge("parley_view_waiting", "1 while a view waits for its store.", ("group",))
+
+
+@dataclass(frozen=True, slots=True)
+class Entry(Generic[E_]):
+    """An event with its place in the log."""
+
+    event: E_
+    record: Record
+
+    @property
+    def offset(self) -> int:
+        """Its offset in its partition."""
+        return int(self.record.offset)
+
+    @property
+    def appended(self) -> Millis:
+        """When the log took it, by the broker's clock."""
+        return int(self.record.timestamp)
+
+
+@dataclass(slots=True)
+class _Batch:
+    records: list[Record]
+    ends: dict[TopicPartition, int]
+    """What may be committed once all of it is written."""
+    assignment: int
+
+
+class ViewConsumer(ConsumerRebalanceListener, Generic[E_]):  # type: ignore[misc]
+    """One member of the group that feeds a store.
+
+    `apply` writes events durably, in the order of their records for each key, and may be asked again for the same ones.
+    It raises BadRecord when one of them can never be written, and any other error when the store should be asked again.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        group: str,
+        topics: Iterable[str],
+        decode: Callable[[bytes | None], E_],
+        apply: Callable[[Sequence[Entry[E_]]], Awaitable[None]],
+    ) -> None:
+        kafka = settings.kafka
+        self._settings = settings
+        self._group = group
+        self._topics = list(topics)
+        self._decode = decode
+        self._apply = apply
+        self._producer = Producer(kafka, f"{group}-dlq")
+        self._consumer = AIOKafkaConsumer(
+            bootstrap_servers=kafka.bootstrap,
+            client_id=settings.instance or group,
+            group_id=group,
+            group_instance_id=settings.instance,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            session_timeout_ms=kafka.session_timeout_ms,
+            heartbeat_interval_ms=kafka.heartbeat_interval_ms,
+            rebalance_timeout_ms=kafka.rebalance_timeout_ms,
+            max_poll_interval_ms=kafka.max_poll_interval_ms,
+            request_timeout_ms=kafka.request_timeout_ms,
+            retry_backoff_ms=kafka.replica_lag_retry_ms,
+            fetch_max_wait_ms=kafka.fetch_max_wait_ms,
+        )
+        self._assignment = 0
+        self._written: dict[TopicPartition, int] = {}
+        """Ends of durably written prefixes that are not committed yet."""
+        self._backlog: list[_Batch] = []
+        self.ready = False
+        """The store took the last batch."""
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Feed the store until `stop` is set: after the batch in hand, or without it if its store is away.
+
+        Raises:
+            ParleyError: log_unavailable: no broker answers at the start.
+        """
+        try:
+            await self._consumer.start()
+            await self._producer.start()
+        except (KafkaError, OSError) as error:
+            raise ParleyError("log_unavailable", f"no broker answers at {self._settings.kafka.bootstrap}") from error
+        self._consumer.subscribe(self._topics, listener=self)
+        self.ready = True
+        try:
+            while not stop.is_set():
+                batch = self._backlog.pop(0) if self._backlog else await self._poll(POLL_MS)
+                if batch is not None:
+                    await self._see_through(batch, stop)
+                await self._commit()
+        finally:
+            self.ready = False
+            for part in (self._consumer, self._producer):
+                with contextlib.suppress(KafkaError, TimeoutError):
+                    await asyncio.wait_for(part.stop(), DRAIN_S)
+
+    # -- the loop -----------------------------------------------------------------------------------------------------
+
+    async def _poll(self, timeout_ms: int) -> _Batch | None:
+        # Records that were fetched while a rebalance ran may belong to an assignment that is over. Writing them does no
+        # harm; only the commit must be of the assignment that they came under.
+        assignment = self._assignment
+        found = await self._consumer.getmany(timeout_ms=timeout_ms, max_records=BATCH)
+        records = [record for part in found.values() for record in part]
+        if not records:
+            return None
+        return _Batch(records, {where: part[-1].offset + 1 for where, part in found.items()}, assignment)
+
+    async def _see_through(self, batch: _Batch, stop: asyncio.Event) -> None:
+        """Write a batch, however long it takes, then commit it."""
+        work = asyncio.create_task(self._write(batch.records), name="write")
+        ending = asyncio.create_task(stop.wait(), name="ending")
+        try:
+            await asyncio.wait({work, ending}, timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
+            paused = False
+            while not (work.done() or stop.is_set()):
+                # Again before each poll: aiokafka forgets pauses at a reassignment.
+                self._consumer.pause(*self._consumer.assignment())
+                paused = True
+                stray = await self._poll(0)
+                if stray is not None:
+                    self._backlog.append(stray)
+                await asyncio.wait({work, ending}, timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                await asyncio.wait({work}, timeout=DRAIN_S)
+            if paused:
+                self._consumer.resume(*self._consumer.assignment())
+            if work.done():
+                work.result()
+                if batch.assignment == self._assignment:
+                    self._written |= batch.ends
+        finally:
+            for task in (work, ending):
+                task.cancel()
+            await asyncio.gather(work, ending, return_exceptions=True)
+
+    async def _commit(self) -> None:
+        """Commit what is written. If it fails it is tried again after the next poll; at worst some is written again."""
+        ends, self._written, assignment = self._written, {}, self._assignment
+        if not ends:
+            return
+        try:
+            async with asyncio.timeout(COMMIT_S):
+                await self._consumer.commit(ends)
+        except (KafkaError, TimeoutError) as error:
+            log.info("%s: a commit failed: %r", self._group, error)
+            if assignment == self._assignment:
+                self._written = ends | self._written
+
+    async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
+        """Commits what is written; a batch in hand is finished, but not committed by this member."""
+        await self._commit()
+        self._assignment += 1
+        self._written.clear()
+
+    async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
+        """Nothing to prepare: views hold no state."""
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    async def _write(self, records: Sequence[Record]) -> None:
+        entries: list[Entry[E_]] = []
+        for record in records:
+            if header(record.headers, REPLAY_HEADER) is not None:
+                RECORDS.labels(self._group, "replay").inc()
+                continue
+            try:
+                entries.append(Entry(self._decode(record.value), record))
+            except BadRecord as error:
+                await self._bury(record, error)
+        if not entries:
+            return
+        try:
+            await self._until_taken(entries)
+        except BadRecord:
+            for entry in entries:  # one of them, and only that one, must go
+                try:
+                    await self._until_taken([entry])
+                except BadRecord as error:
+                    await self._bury(entry.record, error)
+
+    async def _until_taken(self, entries: Sequence[Entry[E_]]) -> None:
+        async def attempt() -> None:
+            await self._apply(entries)
+
+        await self._persist(attempt)
+        RECORDS.labels(self._group, "applied").inc(len(entries))
+
+    async def _bury(self, record: Record, error: BadRecord) -> None:
+        """Nothing of a turn is lost with it: the orchestrator answers for the turn's end, not its views."""
+        log.warning("%s: %s-%d@%d: %s", self._group, record.topic, record.partition, record.offset, error)
+
+        async def attempt() -> None:
+            partitions = self._settings.topics.topics[DLQ].partitions
+            await dead_letter(self._producer, record, group=self._group, error=error, partitions=partitions)
+
+        await self._persist(attempt)
+        RECORDS.labels(self._group, "dead").inc()
+
+    async def _persist(self, attempt: Callable[[], Awaitable[None]]) -> None:
+        """Try until it succeeds. BadRecord passes through: trying again would not help."""
+        for failures in itertools.count():
+            try:
+                await attempt()
+            except BadRecord:
+                raise
+            except ParleyError as error:
+                log.warning("%s waits: %s", self._group, error.message)
+            except Exception:
+                log.exception("%s waits: an error that nobody foresaw", self._group)
+            else:
+                self.ready = True
+                WAITING.labels(self._group).set(0)
+                return
+            self.ready = False
+            WAITING.labels(self._group).set(1)
+            ATTEMPTS.labels(self._group).inc()
+            await asyncio.sleep(pause_s(failures))
