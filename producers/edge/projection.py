@@ -94,6 +94,13 @@ class Projection:
         """The last event has been said."""
         return self.transcript.terminal is not None and self.response is not None
 
+    def snapshot(self) -> Json | None:
+        """The response as it is now, with what has been said of an answer that is still running."""
+        if self.response is None or not self._said or self.ended:
+            return self.response
+        item = message_object(self._item, "in_progress", [text_part(self.transcript.text)])
+        return self.response | {"output": [item]}
+
     def announce(self, echo: JsonObject) -> None:
         """Say response.created. Whoever calls it knows that the prompt is in the log and will get its own Opened."""
         if self.response is not None:

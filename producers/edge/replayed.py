@@ -46,7 +46,7 @@ class EndedTurn(Protocol):
     @property
     def accepted_at(self) -> int: ...
     @property
-    def ended_at(self) -> int: ...
+    def ended_at(self) -> int | None: ...
 
 
 def replay(turn: EndedTurn, session: UUID) -> Projection:
@@ -79,7 +79,7 @@ def route_events(turn: EndedTurn, session: UUID) -> Iterator[Opened | Fence | De
         refusal="".join(refusals) if refusals else None,
         model=turn.model,
         usage=turn.usage,
-        ended_at=turn.ended_at,
+        ended_at=turn.ended_at or turn.accepted_at,
     )
 
 

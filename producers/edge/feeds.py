@@ -1,0 +1,272 @@
+"""Running responses on this edge: one fold for each, shared by all who watch it.
+
+A feed folds its route into public events and keeps them; an event's index is its number, so whoever watches holds
+nothing but the number of the next event, and joining late is the same as joining early. Watchers are woken, never
+waited for: a slow one falls behind in the list and is sent away to resume, the others notice nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+from uuid import UUID
+
+from pydantic import ValidationError
+
+from parley.errors import ParleyError
+from parley.ids import response_address
+from parley.transcript import Transcript
+from producers.edge.projection import Projection, PublicEvent
+from schemas.routes import Opened, decode_route_record
+
+log = logging.getLogger(__name__)
+
+
+class Watcher(Protocol):
+    """Somebody who watches a feed."""
+
+    def wake(self) -> None:
+        """There are more events, or the feed has come to an end. Must return at once."""
+
+
+class Feed:
+    """One response: its route on one side, whoever watches on the other."""
+
+    __slots__ = ("_on_idle", "_watchers", "backlog", "error", "key", "projection", "recovered", "user")
+
+    def __init__(self, response: str, user: UUID, on_idle: Callable[[Feed], None] | None = None) -> None:
+        self.key = response.encode()
+        self.user = user
+        self.projection = Projection(response)
+        self.error: ParleyError | None = None
+        """Why this feed can't go on; the turn itself may."""
+        self.backlog = 0
+        """Events that were on the route before this feed began to read it."""
+        self.recovered = False
+        """The events come from the store: the route was gone."""
+        self._watchers: list[Watcher] = []
+        self._on_idle = on_idle
+
+    @property
+    def events(self) -> list[PublicEvent]:
+        """All public events so far."""
+        return self.projection.events
+
+    @property
+    def transcript(self) -> Transcript:
+        """The fold."""
+        return self.projection.transcript
+
+    @property
+    def over(self) -> bool:
+        """No more events will come."""
+        return self.error is not None or self.projection.ended or self.redirected
+
+    @property
+    def redirected(self) -> bool:
+        """The turn never runs: its key came before."""
+        opened = self.transcript.opened
+        return opened is not None and (opened.conflict or opened.duplicate_of is not None)
+
+    def absorb(self, value: bytes | None) -> None:
+        """Fold one record of the route. What can't be read is skipped, as every reader does."""
+        try:
+            events = decode_route_record(value or b"")
+        except ValidationError:
+            log.warning("an unreadable record on the route of %s is skipped", self.projection.id)
+            return
+        for event in events:
+            if isinstance(event, Opened) and event.user != self.user:
+                self.fail(ParleyError("not_found", "There is no such response."))
+                return
+            self.projection.apply(event)
+
+    def announce(self, echo: dict[str, object]) -> None:
+        """Say response.created: the prompt is in the log."""
+        self.projection.announce(echo)
+        self.notify()
+
+    def fail(self, error: ParleyError) -> None:
+        """End the feed, not the turn."""
+        if self.error is None:
+            self.error = error
+            self.notify()
+
+    def replace(self, projection: Projection) -> None:
+        """Take a complete projection from the store instead of the route's."""
+        self.projection = projection
+        self.recovered = True
+        self.notify()
+
+    def notify(self) -> None:
+        """Wake whoever watches. Called once after a batch of records."""
+        for watcher in tuple(self._watchers):
+            watcher.wake()
+        if self.over:
+            self._idle()
+
+    def join(self, watcher: Watcher) -> None:
+        """Watch."""
+        self._watchers.append(watcher)
+
+    def leave(self, watcher: Watcher) -> None:
+        """Watch no longer. A feed that nobody watches ends; the turn goes on."""
+        if watcher in self._watchers:
+            self._watchers.remove(watcher)
+        if not self._watchers:
+            self._idle()
+
+    def _idle(self) -> None:
+        if self._on_idle is not None:
+            release, self._on_idle = self._on_idle, None
+            release(self)
+
+
+class Place:
+    """How far somebody has read in a feed."""
+
+    __slots__ = ("feed", "live", "next")
+
+    def __init__(self, feed: Feed, next_event: int) -> None:
+        self.feed = feed
+        self.next = next_event
+        self.live = len(feed.events)
+        """Events before this one were there already: having them to read makes nobody slow."""
+
+    def new(self) -> list[PublicEvent]:
+        """The events since the last call."""
+        events = self.feed.events[self.next :]
+        self.next = max(self.next, len(self.feed.events))
+        return events
+
+    def behind(self) -> int:
+        """Events that came while the reader did not read."""
+        return len(self.feed.events) - max(self.next, self.live, self.feed.backlog)
+
+
+class Cursor:
+    """A watcher that is awaited: what an HTTP stream reads from a feed, from an event number on."""
+
+    __slots__ = ("_closed", "_limit", "_place", "_slow", "_waiting")
+
+    def __init__(self, feed: Feed, next_event: int, limit: int) -> None:
+        self._place = Place(feed, next_event)
+        self._limit = limit
+        self._waiting: asyncio.Future[None] | None = None
+        self._closed = False
+        self._slow = False
+        feed.join(self)
+
+    @property
+    def feed(self) -> Feed:
+        """What is being read."""
+        return self._place.feed
+
+    @property
+    def closed(self) -> bool:
+        """Nobody reads any more."""
+        return self._closed
+
+    @property
+    def complete(self) -> bool:
+        """The response's last event has been taken."""
+        return self.feed.projection.ended and self._place.next >= len(self.feed.events)
+
+    def move(self, feed: Feed) -> None:
+        """Read another feed instead, from its first event."""
+        old = self.feed
+        self._place = Place(feed, 0)
+        feed.join(self)
+        old.leave(self)
+
+    def wake(self) -> None:
+        """Called by the feed."""
+        if self._waiting is not None:
+            self._settle()
+        elif self._place.behind() > self._limit:
+            self._slow = True
+            self.close()
+
+    def close(self) -> None:
+        """Stop: `take` returns what there is, then None."""
+        self._closed = True
+        self.feed.leave(self)
+        self._settle()
+
+    async def ready(self, timeout: float) -> bool:
+        """Wait until there is something to take. False: there was nothing for `timeout` seconds."""
+        if not self._ready():
+            loop = asyncio.get_running_loop()
+            self._waiting = loop.create_future()
+            timer = loop.call_later(timeout, self._settle)
+            try:
+                await self._waiting
+            finally:
+                timer.cancel()
+                self._waiting = None
+        return self._ready()
+
+    async def take(self, timeout: float) -> list[PublicEvent] | None:
+        """The events since the last call: at once if there are any, else when some come.
+
+        Empty when none came within `timeout` seconds, None after the last.
+
+        Raises:
+            ParleyError: the feed can't go on; slow_reader: this reader fell too far behind. Both may resume.
+        """
+        await self.ready(timeout)
+        if self._slow:
+            raise ParleyError("slow_reader", "Events were not read fast enough; resume from the last one read.")
+        if events := self._place.new():
+            return events
+        if self.feed.error is not None:
+            raise self.feed.error
+        return None if self._closed or self.feed.over else []
+
+    def _settle(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    def _ready(self) -> bool:
+        return self._closed or self.feed.over or len(self.feed.events) > self._place.next
+
+
+class Feeds:
+    """The feeds of this edge, by response."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[bytes, Feed] = {}
+        self._stops: dict[bytes, Callable[[], None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def get(self, response: str) -> Feed | None:
+        """The running feed of a response, if this edge has one."""
+        return self._by_key.get(response.encode())
+
+    def by_key(self, key: bytes) -> Feed | None:
+        """The same by the route's key: how a record finds its feed."""
+        return self._by_key.get(key)
+
+    def open(self, response: str, user: UUID) -> Feed:
+        """A new feed, alive until it is over or nobody watches it."""
+        feed = Feed(response, user, self._release)
+        self._by_key[feed.key] = feed
+        return feed
+
+    def on_release(self, feed: Feed, stop: Callable[[], None]) -> None:
+        """Call `stop` when the feed ends: whatever reads its route for it alone."""
+        self._stops[feed.key] = stop
+
+    def of_partition(self, lane: int) -> list[Feed]:
+        """The feeds whose route is a lane."""
+        return [feed for feed in self._by_key.values() if response_address(feed.projection.id).lane == lane]
+
+    def _release(self, feed: Feed) -> None:
+        if self._by_key.get(feed.key) is feed:
+            del self._by_key[feed.key]
+        if (stop := self._stops.pop(feed.key, None)) is not None:
+            stop()

@@ -1,0 +1,119 @@
+"""The edge's process: binds its port, serves, and drains on SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import signal
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from parley.settings import EdgeSettings, Settings
+from producers.edge.app import build_app
+from producers.edge.service import Edge, open_edge
+from producers.edge.wire import Wire
+
+log = logging.getLogger(__name__)
+
+BACKLOG = 2048
+CLEANUP_S = 2
+"""After the drain: how long connections that are told to close may take."""
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server, that leaves signals to `run` and drains the edge before its connections."""
+
+    def __init__(self, config: uvicorn.Config, edge: Edge) -> None:
+        super().__init__(config)
+        self._edge = edge
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Whoever runs the server installs handlers."""
+        yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop accepting; WebSockets get 1012 at once, event streams some time; then the rest."""
+        self._edge.drain()
+        await super().shutdown(sockets)
+
+
+def listen(settings: EdgeSettings) -> socket.socket:
+    """The listening socket.
+
+    Connections inherit that a peer which acknowledges nothing for the dead-peer time is gone: without it, what is
+    written to a vanished peer keeps its connection for a quarter of an hour.
+
+    Raises:
+        OSError: the address is taken.
+    """
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(settings.dead_peer_s * 1000))
+        listener.bind((settings.host, settings.port))
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    listener.setblocking(False)
+    return listener
+
+
+def configure(app: ASGIApp, settings: EdgeSettings) -> uvicorn.Config:
+    """uvicorn's configuration. A ping goes out every keep-alive time; its answer has what is left of the dead-peer
+    time. Messages are limited uncompressed: compression is off, for tokens it costs more than it saves."""
+    return uvicorn.Config(
+        app,
+        ws=Wire,
+        ws_max_size=settings.max_message_bytes,
+        ws_ping_interval=settings.keepalive_s,
+        ws_ping_timeout=max(settings.dead_peer_s - settings.keepalive_s, 0.1),
+        ws_per_message_deflate=False,
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=math.ceil(settings.drain_s) + CLEANUP_S,
+    )
+
+
+async def run(settings: Settings) -> None:
+    """Serve until SIGTERM or SIGINT, then drain.
+
+    Raises:
+        ParleyError: log_unavailable: Kafka does not answer, or lacks the topics.
+        OSError: the port is taken.
+    """
+    listener = listen(settings.edge)
+    try:
+        async with open_edge(settings) as edge:
+            server = Server(configure(build_app(edge), settings.edge), edge)
+            with _stopping_on_signals(server):
+                log.info("the edge listens on http://%s:%d", *listener.getsockname()[:2])
+                await server.serve(sockets=[listener])
+    finally:
+        listener.close()
+
+
+@contextlib.contextmanager
+def _stopping_on_signals(server: uvicorn.Server) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        server.should_exit = True
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
