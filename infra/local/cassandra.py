@@ -13,7 +13,7 @@ from cassandra.io.libevreactor import LibevConnection
 from infra.local.checks import PortUse, check_java
 from infra.local.process import Command
 from infra.local.provision import TEMPLATES, check_maven, ensure_jars, jars_folder
-from infra.local.service import Service, clean_environment
+from infra.local.service import Service, clean_environment, listens
 from infra.local.settings import LOOPBACK, LocalSettings
 
 
@@ -64,9 +64,7 @@ class Cassandra(Service):
         return Command(argv, clean_environment(), cwd=self.folder)
 
     async def probe(self) -> None:
-        # Cheaper than the driver's threads while nothing listens yet.
-        _, writer = await asyncio.open_connection(self.hosts[0], self.port)
-        writer.close()
+        await listens(self.hosts[0], self.port)
         await asyncio.to_thread(self._ask)
 
     def _ask(self) -> None:

@@ -14,7 +14,7 @@ from infra.local.checks import PortUse, check_java
 from infra.local.problems import StackError
 from infra.local.process import Command, run
 from infra.local.provision import TEMPLATES, check_maven, ensure_jars, jars_folder
-from infra.local.service import Service, Unwell, clean_environment
+from infra.local.service import Service, Unwell, clean_environment, listens
 from infra.local.settings import LOOPBACK, LocalSettings
 
 LOGGING = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
@@ -73,6 +73,8 @@ class Kafka(Service):
         return Command(argv, clean_environment(), cwd=self.folder)
 
     async def probe(self) -> None:
+        host, port = self.bootstrap.split(",")[0].rsplit(":", 1)
+        await listens(host, int(port))
         client = AIOKafkaClient(bootstrap_servers=self.bootstrap, request_timeout_ms=2_000)
         try:
             await client.bootstrap()

@@ -30,6 +30,12 @@ class Unwell(Exception):
     """The service does not answer as it should, yet."""
 
 
+async def listens(host: str, port: int) -> None:
+    """Raises OSError unless somebody listens. Clients make a noise, or wait long, before a server is there."""
+    _, writer = await asyncio.open_connection(host, port)
+    writer.close()
+
+
 class Service(ABC):
     """One server process, or one that runs elsewhere and is only asked how it is.
 

@@ -45,11 +45,14 @@ class Restarts:
 
 
 class Supervisor:
-    """Runs hooks and roles with `environment` added to this process's own."""
+    """Runs hooks and roles with `environment` added to this process's own; each role has its own `restarts`."""
 
-    def __init__(self, environment: Mapping[str, str], console: Console) -> None:
+    def __init__(
+        self, environment: Mapping[str, str], console: Console, restarts: Callable[[], Restarts] = Restarts
+    ) -> None:
         self._environment = {**os.environ, **environment, "PYTHONUNBUFFERED": "1"}
         self._console = console
+        self._restarts = restarts
         self.running: dict[str, Process] = {}
 
     async def run_hook(self, hook: Hook) -> None:
@@ -72,7 +75,7 @@ class Supervisor:
         """Keep one role running until cancelled. Raises StackError when it keeps ending right after its start."""
         for need in role.needs:
             await ready(need)
-        restarts = Restarts()
+        restarts = self._restarts()
         while True:
             began = time.monotonic()
             code = await self._run(role.name, role.argv, role.env)

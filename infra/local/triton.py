@@ -6,7 +6,6 @@ it lives is for the worker to find out, by asking for a token.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from infra.local.checks import PortUse
 from infra.local.problems import StackError
 from infra.local.process import Command, run
 from infra.local.provision import ensure_triton_venv
-from infra.local.service import Service, Unwell, clean_environment
+from infra.local.service import Service, Unwell, clean_environment, listens
 from infra.local.settings import LOOPBACK, EngineSettings, LocalSettings
 
 # How long requests in flight may hold up the end. Workers have stopped theirs before.
@@ -112,9 +111,7 @@ class Triton(Service):
 
     async def probe(self) -> None:
         host, port = self.endpoint.rsplit(":", 1)
-        # gRPC waits longer and longer between attempts to connect: ask it only when somebody listens.
-        _, writer = await asyncio.open_connection(host, int(port))
-        writer.close()
+        await listens(host, int(port))
         async with InferenceServerClient(self.endpoint) as client:
             for model in self.engine.models:
                 if not await client.is_model_ready(model, client_timeout=2):

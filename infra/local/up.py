@@ -90,17 +90,22 @@ class Running:
         """Start all and keep it running until cancelled; ended in any case when this returns. Raises StackError."""
         try:
             await self.stack.check(besides=tuple(self.plan.ports))
+            await self._run()
+        except ExceptionGroup as errors:
+            raise first(errors) from errors
+        finally:
+            await self.stack.stop()
+
+    async def _run(self) -> None:
+        try:
             self.stack.write_environment()
             self.supervisor = Supervisor(self.stack.environment(), self.console)
             async with asyncio.TaskGroup() as group:
                 for name in self.stack.services:
                     group.create_task(self._keep_service(name), name=name)
                 group.create_task(self._run_roles(self.supervisor), name="roles")
-        except ExceptionGroup as errors:
-            raise first(errors) from errors
         finally:
-            self.console.say("ending")
-            await self.stack.stop()
+            self.console.say("the roles have ended; ending the services")
 
     async def _run_roles(self, supervisor: Supervisor) -> None:
         await self.stack.tokenizers()

@@ -1,0 +1,218 @@
+"""The real services for tests, each started at most once a session and only when a test asks for it.
+
+Where a Docker engine answers, Kafka, PostgreSQL and ScyllaDB are containers; elsewhere the local stack runs them on
+free ports in a temporary folder. The engines are the local stack's in either case. The containers' half has never been
+run where this was written: no Docker engine was to be had.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from infra.local.checks import free_ports
+from infra.local.settings import (
+    ENGINES,
+    CassandraSettings,
+    EdgeSettings,
+    EngineSettings,
+    KafkaSettings,
+    LocalSettings,
+    PostgresSettings,
+)
+from infra.local.stack import LocalStack
+from infra.local.triton import service_name
+
+# testcontainers knows how to start this image of Apache Kafka (4.1), not the project's own.
+KAFKA_IMAGE = "confluentinc/cp-kafka:8.1.0"
+SCYLLA_IMAGE = "scylladb/scylla:2025.4"
+POSTGRES_IMAGE = "postgres:18"
+
+
+@dataclass(frozen=True)
+class MessageStore:
+    """Where CQL is answered."""
+
+    host: str
+    port: int
+    datacenter: str
+
+
+class Services(Protocol):
+    """Each call starts its service at the first time and tells where it is."""
+
+    async def kafka(self) -> str: ...
+    async def postgres(self) -> str: ...
+    async def message_store(self) -> MessageStore: ...
+    async def engine(self, pool: str) -> str: ...
+    async def tokenizers(self) -> Path: ...
+    async def stop(self) -> None: ...
+
+
+def local_settings(data: Path) -> LocalSettings:
+    """A stack of its own on free ports, small enough to run beside another."""
+    ports = iter(free_ports(6 + 3 * len(ENGINES)))
+    return LocalSettings(
+        data=data,
+        kafka=KafkaSettings(port=next(ports), controller_port=next(ports)),
+        cassandra=CassandraSettings(port=next(ports), storage_port=next(ports)),
+        postgres=PostgresSettings(port=next(ports)),
+        engines={
+            pool: EngineSettings(
+                models=engine.models, grpc_port=next(ports), http_port=next(ports), metrics_port=next(ports)
+            )
+            for pool, engine in ENGINES.items()
+        },
+        edge=EdgeSettings(port=next(ports)),
+    )
+
+
+class LocalServices:
+    def __init__(self, stack: LocalStack) -> None:
+        self.stack = stack
+        stack.open()
+
+    async def kafka(self) -> str:
+        await self.stack.start("kafka")
+        return self.stack.kafka.bootstrap
+
+    async def postgres(self) -> str:
+        await self.stack.start("postgres")
+        return self.stack.postgres.dsn
+
+    async def message_store(self) -> MessageStore:
+        await self.stack.start("cassandra")
+        store = self.stack.cassandra
+        return MessageStore(store.hosts[0], store.port, self.stack.settings.cassandra.datacenter)
+
+    async def engine(self, pool: str) -> str:
+        await self.stack.start(service_name(pool))
+        return self.stack.engines[pool].endpoint
+
+    async def tokenizers(self) -> Path:
+        return await self.stack.tokenizers()
+
+    async def stop(self) -> None:
+        await self.stack.stop()
+
+
+class ContainerServices(LocalServices):
+    """Kafka, PostgreSQL and ScyllaDB as containers."""
+
+    def __init__(self, stack: LocalStack) -> None:
+        super().__init__(stack)
+        self._containers = ExitStack()
+        self._started: dict[str, Any] = {}
+        self._starting = asyncio.Lock()
+
+    async def _container(self, name: str, make: Callable[[], Any]) -> Any:
+        async with self._starting:
+            if name not in self._started:
+                self._started[name] = await asyncio.to_thread(lambda: self._containers.enter_context(make()))
+        return self._started[name]
+
+    async def kafka(self) -> str:
+        from testcontainers.community.kafka import KafkaContainer
+
+        # The image's start script makes its configuration of these variables.
+        def make() -> Any:
+            container = KafkaContainer(KAFKA_IMAGE).with_kraft()
+            container.with_env("KAFKA_AUTO_CREATE_TOPICS_ENABLE", "false")
+            container.with_env("KAFKA_LOG_MESSAGE_TIMESTAMP_TYPE", "LogAppendTime")
+            container.with_env("KAFKA_GROUP_MIN_SESSION_TIMEOUT_MS", "1000")
+            return container.with_env("KAFKA_MESSAGE_MAX_BYTES", "4194304")
+
+        return str((await self._container("kafka", make)).get_bootstrap_server())
+
+    async def postgres(self) -> str:
+        from testcontainers.community.postgres import PostgresContainer
+
+        postgres = await self._container("postgres", lambda: PostgresContainer(POSTGRES_IMAGE, driver=None))
+        return str(postgres.get_connection_url())
+
+    async def message_store(self) -> MessageStore:
+        from testcontainers.core.container import DockerContainer
+        from testcontainers.core.wait_strategies import LogMessageWaitStrategy
+
+        def make() -> Any:
+            container = DockerContainer(SCYLLA_IMAGE).with_exposed_ports(9042)
+            container.with_command("--smp 1 --memory 1G --overprovisioned 1 --skip-wait-for-gossip-to-settle=0")
+            return container.waiting_for(LogMessageWaitStrategy("Starting listening for CQL clients"))
+
+        store = await self._container("scylla", make)
+        return MessageStore(store.get_container_host_ip(), int(store.get_exposed_port(9042)), "datacenter1")
+
+    async def stop(self) -> None:
+        await asyncio.to_thread(self._containers.close)
+        await super().stop()
+
+
+def docker_answers() -> bool:
+    import docker  # type: ignore[import-untyped]
+
+    try:
+        client = docker.from_env(timeout=3)
+    except docker.errors.DockerException:
+        return False
+    try:
+        return bool(client.ping())
+    except docker.errors.DockerException:
+        return False
+    finally:
+        client.close()
+
+
+@pytest.fixture(scope="session")
+async def services(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Services]:
+    stack = LocalStack(local_settings(tmp_path_factory.mktemp("stack")))
+    started: Services = ContainerServices(stack) if docker_answers() else LocalServices(stack)
+    yield started
+    await started.stop()
+
+
+@pytest.fixture(scope="session")
+async def kafka_bootstrap(services: Services) -> str:
+    """host:port of a Kafka with one broker, no topics, and no automatic ones."""
+    return await services.kafka()
+
+
+@pytest.fixture(scope="session")
+async def postgres_dsn(services: Services) -> str:
+    """URI of an empty database, of which the user owns everything."""
+    return await services.postgres()
+
+
+@pytest.fixture(scope="session")
+async def message_store(services: Services) -> MessageStore:
+    """Cassandra or ScyllaDB without keyspaces of ours."""
+    return await services.message_store()
+
+
+@pytest.fixture(scope="session")
+async def engines(services: Services) -> dict[str, str]:
+    """The gRPC address of each pool's engine; all of them are started."""
+    pools = list(ENGINES)
+    return dict(zip(pools, await asyncio.gather(*(services.engine(pool) for pool in pools)), strict=True))
+
+
+@pytest.fixture(scope="session")
+async def synthetic_engine(services: Services) -> str:
+    """The gRPC address of the engine without a language model, alone: it starts in 3 s."""
+    return await services.engine("synthetic")
+
+
+@pytest.fixture(scope="session")
+async def tokenizers_dir(services: Services) -> Path:
+    """The folder with the pools' tokenizers."""
+    return await services.tokenizers()
+
+
+@pytest.fixture
+def free_port() -> int:
+    return free_ports(1)[0]
