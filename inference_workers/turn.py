@@ -24,7 +24,6 @@ from inference_workers.engine.client import EngineChunk
 from inference_workers.engine.contract import Generation
 from inference_workers.engine.errors import EngineError
 from inference_workers.tools import Tools, now_ms
-from parley.context import MIN_ANSWER_TOKENS
 from parley.endings import turn_ended
 from parley.errors import ParleyError, failure
 from parley.log.group import Held
@@ -53,6 +52,14 @@ class End:
     refusal: str | None = None
 
 
+_THERE = End("completed")
+"""Stands for the terminal that the route already has: nobody looks at it."""
+
+
+def _too_late() -> End:
+    return End("failed", failure=failure("start_deadline_exceeded", "no engine answered in time: try again"))
+
+
 class Turn:
     """Runs one request to its end."""
 
@@ -72,14 +79,14 @@ class Turn:
     async def run(self) -> None:
         """To the end of the turn; returns when its TurnEnded is acknowledged, or the turn is somebody else's."""
         self._side.on_cancel(self.request.response, self._cancelled.set)
-        run = 0
-        engine_failures = 0
+        run, engine_failures = 0, 0
+        hopeless: Failure | None = None
         try:
             while True:
                 run += 1
                 self._failed = False
                 try:
-                    await self._attempt(run, last=engine_failures >= self._tools.settings.worker.runs_limit)
+                    await self._attempt(run, hopeless)
                     return
                 except Superseded:
                     log.info("a turn was taken by somebody greater")
@@ -87,35 +94,32 @@ class Turn:
                 except EngineError as error:
                     engine_failures += 1
                     log.warning("run %d of a turn failed in the engine: %s", run, error)
+                    if not error.retryable or engine_failures >= self._tools.settings.worker.runs_limit:
+                        hopeless = failure(error.kind.code, "the model could not answer")
                 except ParleyError as error:
                     log.warning("run %d of a turn lost the log: %s", run, error)
                     await asyncio.sleep(pause_s(min(run, 6)))
         finally:
             self._side.on_cancel(self.request.response, None)
 
-    async def _attempt(self, run: int, last: bool) -> None:
-        request = self.request
-        fence = Fence(
-            epoch=epoch_of(request.dispatch, self._held.takeover, run), writer=secrets.token_hex(4)
-        )
-        taking = asyncio.create_task(
-            take_turn(self._tools.producer, self._tools.ranges, request.response, request.route, fence)
-        )
+    async def _attempt(self, run: int, hopeless: Failure | None) -> None:
+        request, tools = self.request, self._tools
+        fence = Fence(epoch=epoch_of(request.dispatch, self._held.takeover, run), writer=secrets.token_hex(4))
+        taking = asyncio.create_task(take_turn(tools.producer, tools.ranges, request.response, request.route, fence))
         try:
-            async with self._slot():
-                if last:
-                    transcript = await self._taken(taking)
-                    end = End("failed", failure=failure("engine_unavailable", "the model did not answer"))
+            async with self._queueing() as admitted:
+                transcript = None if admitted.is_set() else await self._taken(taking)
+                if transcript is not None and transcript.terminal is not None:
+                    end = _THERE
+                elif transcript is not None and not await self._admission(admitted, bool(transcript.deltas)):
+                    end = End("cancelled") if self._cancelled.is_set() else _too_late()
+                elif hopeless is not None:
+                    transcript, end = await self._taken(taking), End("failed", failure=hopeless)
                 else:
                     transcript, end = await self._stream(taking, run)
-        except TimeoutError:  # no slot in time
-            transcript = await self._taken(taking)
-            late = failure("start_deadline_exceeded", "no engine had room in time: try again")
-            end = End("cancelled") if self._cancelled.is_set() else End("failed", failure=late)
+            await self._end(transcript, end)
         finally:
-            if not taking.done():
-                taking.cancel()
-        await self._end(transcript, end)
+            taking.cancel()
 
     @staticmethod
     async def _taken(taking: asyncio.Task[Transcript | None]) -> Transcript:
@@ -125,30 +129,29 @@ class Turn:
         return transcript
 
     @contextlib.asynccontextmanager
-    async def _slot(self) -> AsyncGenerator[None, None]:
-        """A slot of the engine. Raises TimeoutError when none is free by the deadline, or the turn is cancelled."""
+    async def _queueing(self) -> AsyncGenerator[asyncio.Event, None]:
+        """Waits for a slot of the engine, or has one: the event tells."""
         admission, request = self._tools.admission, self.request
         admitted = asyncio.Event()
         admission.enter(request.response, request.tier, request.deadline, now_ms(), admitted.set)
         try:
-            if not admitted.is_set():
-                # A cancelled turn need not wait: it is ended without a slot.
-                waits = [asyncio.create_task(e.wait()) for e in (admitted, self._cancelled)]
-                try:
-                    await asyncio.wait(
-                        waits, timeout=self._left_s(request.deadline), return_when=asyncio.FIRST_COMPLETED
-                    )
-                finally:
-                    for wait in waits:
-                        wait.cancel()
-            if not admitted.is_set():
-                raise TimeoutError
-            yield
+            yield admitted
         finally:
             if admitted.is_set():
                 admission.leave()
             else:
                 admission.withdraw(request.response)
+
+    async def _admission(self, admitted: asyncio.Event, begun: bool) -> bool:
+        """Whether there is a slot before it is too late, or the user has cancelled. What has begun waits longer."""
+        waits = [asyncio.create_task(event.wait()) for event in (admitted, self._cancelled)]
+        try:
+            left = self._answer_left_s() if begun else self._left_s(self.request.deadline)
+            await asyncio.wait(waits, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        return admitted.is_set()
 
     # -- the engine ---------------------------------------------------------------------------------------------------
 
@@ -157,26 +160,21 @@ class Turn:
         engine = asyncio.create_task(self._from_engine(taking, run))
         cancelled = asyncio.create_task(self._cancelled.wait())
         try:
-            limit = self._tools.settings.protocol.answer_limit_s
-            await asyncio.wait({engine, cancelled}, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({engine, cancelled}, timeout=self._answer_left_s(), return_when=asyncio.FIRST_COMPLETED)
             if engine.done():
                 return engine.result()
-            engine.cancel()  # ends the stream, and with it the engine's run; the slot is free
-            with contextlib.suppress(asyncio.CancelledError):
-                await engine
-            if self._cancelled.is_set():
-                # The stop request is quicker than the end of the stream, which engines look for now and then.
-                with contextlib.suppress(EngineError):
-                    await self._tools.engine.stop(self._run_id(run))
-                end = End("cancelled")
-            else:
+            engine.cancel()  # ends the stream, and with it the engine's run
+            await asyncio.wait({engine})
+            if not self._cancelled.is_set():
                 slow = failure("answer_deadline_exceeded", "the answer took too long")
-                end = End("failed", failure=slow)
-            return await self._taken(taking), end
+                return await self._taken(taking), End("failed", failure=slow)
+            # A stop request frees the slot at once; the end of a stream is noticed by engines only now and then.
+            with contextlib.suppress(EngineError):
+                await self._tools.engine.stop(self._run_id(run))
+            return await self._taken(taking), End("cancelled")
         finally:
             cancelled.cancel()
-            if not engine.done():
-                engine.cancel()
+            engine.cancel()
 
     async def _from_engine(self, taking: asyncio.Task[Transcript | None], run: int) -> tuple[Transcript, End]:
         request, tools = self.request, self._tools
@@ -185,11 +183,11 @@ class Turn:
         first: asyncio.Task[EngineChunk] | None = None
         if run == 1:
             stream = tools.engine.generate(self._generation("", request.max_tokens, run))
-            first = asyncio.create_task(anext(stream))  # type: ignore[arg-type]
+            first = asyncio.create_task(_next(stream))
         try:
             transcript = await self._taken(taking)
             if transcript.terminal is not None:
-                return transcript, End("completed")  # not looked at: the terminal that is there counts
+                return transcript, _THERE
             if (refused := await self._moderated()) is not None:
                 return transcript, refused
             text = transcript.text
@@ -217,7 +215,12 @@ class Turn:
         """The loop that every token passes."""
         finish: str | None = None
         pending = 0
-        chunk = await self._first_chunk(stream, first)
+        begun = bool(transcript.deltas)
+        try:
+            async with asyncio.timeout(None if begun else self._left_s(self.request.deadline)):
+                chunk = await (first or _next(stream))
+        except TimeoutError:
+            return _too_late()
         self._times.setdefault("first_token", now_ms())
         while True:
             self._generated += 1
@@ -231,10 +234,7 @@ class Turn:
             if chunk.finish_reason is not None:
                 finish = chunk.finish_reason
                 break
-            try:
-                chunk = await anext(stream)
-            except StopAsyncIteration:
-                break
+            chunk = await _next(stream)
         if answer.blocked is None and not answer.stopped:
             last = answer.finish()
             if last.text:
@@ -247,27 +247,12 @@ class Turn:
             return End("incomplete", reason="max_output_tokens")
         raise EngineError(f"the engine ended the answer with {finish}")
 
-    async def _first_chunk(
-        self, stream: AsyncGenerator[EngineChunk, None], first: asyncio.Task[EngineChunk] | None
-    ) -> EngineChunk:
-        waiting = first or asyncio.create_task(anext(stream))  # type: ignore[arg-type]
-        try:
-            async with asyncio.timeout(self._left_s(self.request.deadline)):
-                return await asyncio.shield(waiting)
-        except TimeoutError:
-            waiting.cancel()
-            raise EngineError("no first token by the deadline") from None
-        except StopAsyncIteration:
-            raise EngineError("the engine said nothing") from None
-
     async def _abandon(
         self, stream: AsyncGenerator[EngineChunk, None], first: asyncio.Task[EngineChunk] | None
     ) -> None:
-        if first is not None and not first.done():
-            first.cancel()
         if first is not None:
-            with contextlib.suppress(asyncio.CancelledError, EngineError, StopAsyncIteration):
-                await first
+            first.cancel()
+            await asyncio.wait({first})
         await stream.aclose()
 
     async def _moderated(self) -> End | None:
@@ -278,7 +263,9 @@ class Turn:
                 async with asyncio.timeout(self._left_s(self.request.moderation_deadline)):
                     verdict = await self._side.wait_for_verdict(self.request.response)
             except TimeoutError:
-                return End("failed", failure=failure("moderation_unavailable", "the prompt could not be checked in time"))
+                return End(
+                    "failed", failure=failure("moderation_unavailable", "the prompt was not checked in time")
+                )
         self._times.setdefault("moderated", verdict.at)
         if verdict.decision == "block":
             return End("refused", refusal=self._tools.policy.refusal.input)
@@ -399,5 +386,13 @@ class Turn:
     def _left_s(deadline_ms: int) -> float:
         return max(0.0, (deadline_ms - now_ms()) / 1000)
 
+    def _answer_left_s(self) -> float:
+        limit_ms = int(self._tools.settings.protocol.answer_limit_s * 1000)
+        return self._left_s(self.request.deadline + limit_ms)
 
-__all__ = ["MIN_ANSWER_TOKENS", "Turn"]
+
+async def _next(stream: AsyncGenerator[EngineChunk, None]) -> EngineChunk:
+    try:
+        return await anext(stream)
+    except StopAsyncIteration:
+        raise EngineError("the engine's stream ended without an end") from None

@@ -90,7 +90,7 @@ def build_context(
     if exchanges and not truncate:
         raise ParleyError(
             "context_length_exceeded",
-            f"the conversation no longer fits the {pool.context} tokens of {pool.model}: allow truncation, or start anew",
+            f"the conversation no longer fits {pool.model}'s {pool.context} tokens: allow truncation or start anew",
             param="truncation",
         )
     prompt = "".join(m.render() for m in [head, *(m for exchange in kept for m in exchange)]) + _OPEN

@@ -65,7 +65,7 @@ class SideInputs:
         """The verdict on the prompt, as soon as there is one. Callers set the deadline."""
         if (known := self.verdict(response)) is not None:
             return known
-        waiter = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
         self._awaited.setdefault(response, []).append(waiter)
         try:
             return await waiter

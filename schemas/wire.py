@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Annotated, Any, TypeVar, Union
+from typing import Annotated, Any, TypeVar, Union, cast
 
 import orjson
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
@@ -66,6 +66,13 @@ def decoder(*types: type[E_]) -> Callable[[bytes | None], E_]:
             raise BadRecord(describe(error)) from None
 
     return decode
+
+
+decode_turns_event = cast(
+    "Callable[[bytes | None], TurnsEvent]",
+    decoder(TurnStarted, TurnEnded, SessionChanged, SessionDeleted, Feedback),
+)
+"""An event of chat.turns; raises BadRecord."""
 
 
 def describe(error: ValidationError) -> str:

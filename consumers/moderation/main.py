@@ -1,0 +1,97 @@
+"""Input moderation: a verdict on every prompt, beside the orchestrator. Holds no state."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from parley.log.group import Group, Held
+from parley.log.partitions import session_key
+from parley.log.producer import Producer
+from parley.log.ranges import Record
+from parley.process import until_stopped
+from parley.retrying import until_done
+from parley.safety.classifier import Classifier
+from parley.safety.policy import Policy
+from parley.settings import Settings
+from parley.topics import PROMPTS, VERDICTS
+from schemas.prompts import PromptAccepted, Verdict
+from schemas.wire import REPLAY_HEADER, BadRecord, decoder, encode, header, headers
+
+log = logging.getLogger(__name__)
+
+GROUP = "moderation"
+_prompt = decoder(PromptAccepted)
+INLINE_CHARACTERS = 2_000
+"""Longer text is scored off the event loop: it takes more than a millisecond."""
+
+
+class Moderation:
+    """Scores prompts as they come; a record ends when its verdict is in the log."""
+
+    def __init__(self, settings: Settings, producer: Producer, classifier: Classifier, policy: Policy) -> None:
+        self._settings = settings
+        self._producer = producer
+        self._classifier = classifier
+        self._policy = policy
+
+    async def take(self, held: Held) -> None:
+        """Nothing to get ready."""
+
+    def drop(self, held: Held) -> None:
+        """Nothing to forget."""
+
+    def record(self, held: Held, record: Record) -> None:
+        """A prompt."""
+        age_s = time.time() - record.timestamp / 1000
+        if header(record.headers, REPLAY_HEADER) is not None or age_s > self._settings.protocol.max_turn_age_s:
+            held.end(record.offset)  # nobody waits for its verdict
+            return
+        held.spawn(self._judge(held, record), f"verdict-{record.offset}")
+
+    async def _judge(self, held: Held, record: Record) -> None:
+        try:
+            prompt = _prompt(record.value)
+        except BadRecord as error:
+            # The orchestrator, whose the prompt is, gives it to the dead-letter queue.
+            log.warning("no prompt at offset %d: %s", record.offset, error)
+            held.end(record.offset)
+            return
+        texts = prompt.input_texts()
+        if sum(map(len, texts)) <= INLINE_CHARACTERS:
+            scores = self._classifier.score_parts(texts)
+        else:
+            scores = await asyncio.to_thread(self._classifier.score_parts, texts)
+        decision = self._policy.decide("input", scores)
+        verdict = Verdict(
+            response=prompt.response,
+            session=prompt.session,
+            stage="input",
+            decision=decision.action,
+            categories=decision.categories,
+            scores={name: round(float(score), 4) for name, score in decision.scores.items()},
+            policy=self._policy.version,
+            model=self._classifier.version,
+            at=time.time_ns() // 1_000_000,
+        )
+        await until_done(lambda: self._write(held, verdict))
+        held.end(record.offset)
+
+    async def _write(self, held: Held, verdict: Verdict) -> None:
+        about = headers(verdict.type, response=verdict.response, session=verdict.session.hex)
+        key = session_key(verdict.session.hex)
+        await self._producer.send(VERDICTS, encode(verdict), key=key, partition=held.partition, headers=about)
+
+
+async def run(settings: Settings) -> None:
+    """Serve until told to stop."""
+    classifier = Classifier.load(settings.moderation.model)
+    policy = Policy.load(settings.moderation.policy)
+    producer = Producer(settings.kafka, settings.instance or GROUP)
+    await producer.start()
+    group = Group(settings, GROUP, [PROMPTS], Moderation(settings, producer, classifier, policy))
+    try:
+        await until_stopped(group.run(), group.stop)
+    finally:
+        await producer.stop()

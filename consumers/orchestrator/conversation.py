@@ -1,0 +1,335 @@
+"""One session at work: its turns one after the other, each from prompt to request, and to its end.
+
+protocol.md, section 2. Nothing goes out under a dispatch before its TurnStarted is in the log and stands there: then
+the request, or a fence of the orchestrator's own. A prompt is done with when its Opened, TurnStarted and
+InferenceRequest are acknowledged, or its turn has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from consumers.orchestrator.cold import load_turns
+from consumers.orchestrator.ending import end_turn
+from consumers.orchestrator.planning import parent_of, plan, request, started
+from consumers.orchestrator.tools import now_ms
+from parley.errors import ParleyError, failure
+from parley.retrying import pause_s, until_done
+from parley.session import Session, Turn
+from parley.topics import TURNS
+from schemas.base import Failure
+from schemas.prompts import PromptAccepted
+from schemas.routes import Opened
+from schemas.turns import SessionChanged, SessionDeleted, TurnStarted
+from schemas.wire import TurnsEvent
+
+if TYPE_CHECKING:
+    from consumers.orchestrator.shard import Shard
+
+log = logging.getLogger(__name__)
+
+EndKind = Literal["refused", "cancelled", "failed", "expired"]
+OVERDUE_CHECK_S = 5.0
+"""How often a running turn is checked for being overdue."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prompt:
+    """A prompt that this holder has taken and is not done with."""
+
+    event: PromptAccepted
+    offset: int
+    appended: int
+    """The log's time of it, in ms."""
+
+    @property
+    def response(self) -> str:
+        """The turn's name."""
+        return self.event.response
+
+
+class Conversation:
+    """A session: the fold of what happened, the prompts that wait, and the task that works them off."""
+
+    def __init__(self, shard: Shard, session: Session) -> None:
+        self.shard = shard
+        self.session = session
+        self._waiting: deque[Prompt] = deque()
+        self._prompts: dict[str, Prompt] = {}
+        """Prompts that are not done with, by response."""
+        self._opened: dict[str, asyncio.Task[None]] = {}
+        self._aside: set[str] = set()
+        """Turns that are being ended beside the running one: busy, cancelled while waiting, deleted, refused."""
+        self._numbering = asyncio.Lock()
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._known = False
+        """The session's turns are all here: it began in the log, or was read from the store."""
+
+    # -- what comes in ------------------------------------------------------------------------------------------------
+
+    def apply(self, event: TurnsEvent) -> None:
+        """An event of the state log."""
+        began = (isinstance(event, TurnStarted) and event.turn == 1) or (
+            isinstance(event, SessionChanged) and event.opened
+        )
+        self._known = self._known or began
+        self.session.apply(event)
+        self._changed.set()
+        if self.session.deleted and isinstance(event, SessionDeleted):
+            while self._waiting:
+                self._end_aside(self._waiting[0], "failed", failure("not_found", "the conversation was deleted"))
+        if self.shard.live:
+            self.proceed()
+
+    def accept(self, prompt: Prompt) -> None:
+        """A prompt of this session."""
+        event = prompt.event
+        turn = self.session.turns.get(prompt.response)
+        late = now_ms() - prompt.appended > self.shard.tools.settings.protocol.max_turn_age_s * 1000
+        if late and turn is not None and turn.status is not None:
+            self.shard.held.end(prompt.offset)  # the past is read again: nobody reads its route any more
+            return
+        duplicate, conflict = self._duplicate(event)
+        if not late:
+            waiting = turn is None and (bool(self._waiting) or self._serial() is not None) and duplicate is None
+            opened = Opened(
+                session=event.session,
+                user=event.user,
+                created_at=event.accepted_at,
+                waiting=waiting,
+                duplicate_of=duplicate,
+                conflict=conflict,
+                echo=event.echo,
+            )
+            self._opened[prompt.response] = self.shard.held.spawn(self._open(event, opened), "opened")
+        if duplicate is not None:
+            self.shard.held.spawn(self._let_go(prompt), "duplicate")
+            return
+        self._prompts[prompt.response] = prompt
+        if turn is not None:
+            self._settle(prompt.response)  # an earlier holder began it
+        elif len(self._waiting) >= self.shard.tools.settings.protocol.waiting_turns:
+            busy = failure(
+                "conversation_busy", "too many turns wait in this conversation: try again when one has ended"
+            )
+            self._end_aside(prompt, "failed", busy)
+        else:
+            self._waiting.append(prompt)
+            self.shard.side.on_cancel(prompt.response, lambda: self._cancel_waiting(prompt))
+        self.proceed()
+
+    def proceed(self) -> None:
+        """Work off what is to be done, if nobody does."""
+        if self._task is not None and not self._task.done():
+            self._changed.set()
+        elif self._waiting or self._serial() is not None:
+            self._task = self.shard.held.spawn(self._run(), f"session-{self.session.id}")
+
+    def _duplicate(self, event: PromptAccepted) -> tuple[str | None, bool]:
+        """(the response that an idempotency key already stands for, whether the body differs)."""
+        if event.key_hash is None:
+            return None, False
+        for other in self._prompts.values():
+            if other.event.key_hash == event.key_hash and other.response != event.response:
+                return other.response, other.event.body_hash != event.body_hash
+        turn = self.session.keyed(event.key_hash)
+        if turn is None or turn.response == event.response:
+            return None, False
+        return turn.response, turn.body_hash != event.body_hash
+
+    async def _open(self, event: PromptAccepted, opened: Opened) -> None:
+        """Write Opened to the route, again until it is acknowledged: the first one counts."""
+        await until_done(lambda: self.shard.tools.say(event.response, event.route, opened))
+        del self._opened[event.response]
+        self._settle(event.response)
+
+    async def _let_go(self, prompt: Prompt) -> None:
+        await self._opened_written(prompt.response)
+        self.shard.held.end(prompt.offset)
+
+    async def _opened_written(self, response: str) -> None:
+        if (task := self._opened.get(response)) is not None:
+            await asyncio.shield(task)
+
+    # -- turns in their order -----------------------------------------------------------------------------------------
+
+    def _serial(self) -> Turn | None:
+        """The started turn whose end the next one waits for."""
+        return next((turn for turn in self.session.open_turns() if turn.response not in self._aside), None)
+
+    async def _run(self) -> None:
+        attempt = 0
+        while True:
+            try:
+                for prompt in [p for p in self._waiting if p.response in self.session.turns]:
+                    self._waiting.remove(prompt)  # its TurnStarted had counted as failed, and is in the log
+                if (turn := self._serial()) is not None:
+                    await self._go_on(turn)
+                elif self._waiting:
+                    await self._begin(self._waiting[0])
+                else:
+                    return
+                attempt = 0
+            except ParleyError as error:
+                log.warning("session %s waits: %s", self.session.id, error)
+                await asyncio.sleep(pause_s(attempt))
+                attempt += 1
+
+    async def _begin(self, prompt: Prompt) -> None:
+        """A prompt's turn has come."""
+        await self._ensure_known(prompt.event)
+        if prompt.response in self.session.turns:
+            return
+        try:
+            decision = self._decide(prompt)
+        except ParleyError as error:
+            if error.kind.retryable:
+                raise
+            self._end_aside(prompt, "failed", error.failure())
+            return
+        if decision is not None:
+            await self.log_started(decision)  # the loop goes on with the turn as the log has it
+
+    def _decide(self, prompt: Prompt) -> TurnStarted | None:
+        """The decision to run a prompt, or None: the turn is being ended.
+
+        Raises:
+            ParleyError: it can't be run.
+        """
+        protocol, side = self.shard.tools.settings.protocol, self.shard.side
+        verdict = side.verdict(prompt.response)
+        if now_ms() - prompt.appended > protocol.max_turn_age_s * 1000:
+            self._end_aside(prompt, "expired", failure("expired", "the prompt waited too long to be answered"))
+        elif self.session.deleted or self.session.user not in (None, prompt.event.user):
+            raise ParleyError("not_found", "there is no such conversation")
+        elif side.cancelled(prompt.response):
+            self._end_aside(prompt, "cancelled", None)
+        elif verdict is not None and verdict.decision == "block":
+            self._end_aside(prompt, "refused", None)
+        else:
+            return plan(self.shard.tools.settings, self.session, prompt.event, self.shard.raised(), now_ms())
+        return None
+
+    async def _go_on(self, turn: Turn) -> None:
+        """A started turn without an end: its request is sent if this holder has not, or its end is written."""
+        decision = turn.started
+        if decision is None:
+            raise ParleyError("store_inconsistent", "a turn of the session has no end and no beginning in the log")
+        if decision.pool is None:
+            await end_turn(self, decision, turn, decision.why or "failed", decision.failure)
+        elif now_ms() > decision.deadline + self.shard.tools.settings.protocol.max_turn_age_s * 1000:
+            await end_turn(self, decision, turn, "failed", failure("expired", "the answer did not come in time"))
+        elif self.shard.requested.get(turn.response) != decision.dispatch:
+            await self._hand_over(decision, turn)
+        else:
+            await self._until_changed(turn)
+        self._settle(turn.response)
+
+    async def _hand_over(self, decision: TurnStarted, turn: Turn) -> None:
+        verdict = self.shard.side.verdict(turn.response)
+        try:
+            await self._opened_written(turn.response)  # a writer that finds the route knows whether the turn waited
+            message = request(self.shard.tools.settings, self.session, decision, verdict, now_ms())
+            await self.shard.tools.dispatch(message, self.shard.held.partition)
+        except ParleyError as error:
+            if error.kind.retryable:
+                raise
+            await end_turn(self, decision, turn, "failed", error.failure())
+        else:
+            self.shard.requested[turn.response] = decision.dispatch
+            self.shard.side.on_cancel(turn.response, None)  # from here on a cancel is the worker's
+
+    async def _until_changed(self, turn: Turn) -> None:
+        """Until the turn has ended or stands otherwise, or it is time to look whether it is overdue."""
+        decision = turn.started
+        while turn.status is None and turn.started is decision:
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(OVERDUE_CHECK_S):
+                    await self._changed.wait()
+            except TimeoutError:
+                return
+
+    async def _ensure_known(self, event: PromptAccepted) -> None:
+        """A session that the log no longer holds is read from the store, once.
+
+        Raises:
+            ParleyError: store_unavailable, store_inconsistent: the turn waits; it never runs with a shorter memory.
+        """
+        if not self._known:
+            if not event.new_session:
+                await load_turns(self.shard.tools.store, self.session)
+            self._known = True
+
+    # -- turns that end beside the running one --------------------------------------------------------------------
+
+    def _cancel_waiting(self, prompt: Prompt) -> None:
+        if prompt in self._waiting and prompt.response not in self.session.turns:
+            self._end_aside(prompt, "cancelled", None)
+
+    def _end_aside(self, prompt: Prompt, kind: EndKind, why: Failure | None) -> None:
+        if prompt in self._waiting:
+            self._waiting.remove(prompt)
+        self.shard.side.on_cancel(prompt.response, None)
+        self._aside.add(prompt.response)
+        self.shard.held.spawn(self._finish_aside(prompt, kind, why), f"aside-{kind}")
+
+    async def _finish_aside(self, prompt: Prompt, kind: EndKind, why: Failure | None) -> None:
+        attempt = 0
+        while (turn := self.session.turns.get(prompt.response)) is None or turn.status is None:
+            try:
+                await self._ensure_known(prompt.event)
+                if kind != "expired":
+                    await self._opened_written(prompt.response)
+                about = (turn.started if turn else None) or self._undispatched(prompt.event)
+                await end_turn(self, about, turn, kind, why)
+            except ParleyError as error:
+                log.warning("a turn has not ended yet: %s", error)
+                await asyncio.sleep(pause_s(attempt))
+                attempt += 1
+        self._aside.discard(prompt.response)
+        self._settle(prompt.response)
+        self.proceed()
+
+    def _undispatched(self, event: PromptAccepted) -> TurnStarted:
+        protocol = self.shard.tools.settings.protocol
+        parent = parent_of(self.session, event)
+        return started(protocol, self.session, event, self.shard.raised(), now_ms(), pool=None, parent=parent)
+
+    # -- the log ------------------------------------------------------------------------------------------------------
+
+    async def log_started(self, decision: TurnStarted) -> bool:
+        """Send a TurnStarted, await its offset, fold to it: whether it stands there.
+
+        One at a time in a session, so that turn numbers have no holes.
+
+        Raises:
+            ParleyError: log_unavailable: it may land later; a greater dispatch voids it.
+        """
+        partition = self.shard.held.partition
+        async with self._numbering:
+            if decision.response not in self.session.turns:
+                decision = decision.model_copy(update={"turn": self.session.last_number + 1})
+            offset = await self.shard.tools.log_turn(decision, partition)
+            await self.shard.tools.follower.reached(TURNS, partition, offset)
+        turn = self.session.turns.get(decision.response)
+        return (
+            turn is not None
+            and turn.status is None
+            and turn.started is not None
+            and turn.started.dispatch == decision.dispatch
+        )
+
+    def _settle(self, response: str) -> None:
+        """Be done with a turn's prompt when it is in other hands or has ended."""
+        turn = self.session.turns.get(response)
+        if turn is None or response in self._aside or response in self._opened or response not in self._prompts:
+            return
+        handed_over = turn.started is not None and self.shard.requested.get(response) == turn.started.dispatch
+        if turn.status is not None or handed_over:
+            self.shard.held.end(self._prompts.pop(response).offset)

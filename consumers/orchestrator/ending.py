@@ -1,0 +1,73 @@
+"""How the orchestrator ends a turn that may run somewhere: as one who takes it (protocol.md, section 2)."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Literal
+
+from consumers.orchestrator.planning import ending
+from consumers.orchestrator.tools import now_ms
+from parley.endings import expired, turn_ended
+from parley.log.taking import take_turn
+from parley.session import Turn
+from parley.topics import TURNS
+from schemas.base import Failure, Timings, epoch_of
+from schemas.routes import Fence, Terminal, TerminalKind
+from schemas.turns import TurnStarted
+
+if TYPE_CHECKING:
+    from consumers.orchestrator.conversation import Conversation
+
+
+async def end_turn(
+    conversation: Conversation,
+    about: TurnStarted,
+    turn: Turn | None,
+    kind: TerminalKind | Literal["expired"],
+    failure: Failure | None,
+) -> None:
+    """Write the turn's end, or return without it when somebody greater has the turn: the caller looks again.
+
+    `about` is the standing TurnStarted, or what one would say of a turn that has none.
+
+    Raises:
+        ParleyError: log_unavailable: try again, which raises the dispatch.
+    """
+    shard = conversation.shard
+    tools, held = shard.tools, shard.held
+    never_dispatched = turn is None or not turn.dispatched
+    if kind == "expired" and not never_dispatched:
+        kind = "failed"
+    started = ending(about, kind, failure, shard.raised())
+    if not await conversation.log_started(started):
+        return
+    started = conversation.session.turns[started.response].started or started  # with the number that it got
+    if kind == "expired":
+        ended = expired(started, started.dispatch, at=now_ms())
+    else:
+        fence = Fence(epoch=epoch_of(started.dispatch, held.takeover, 1), writer=secrets.token_hex(4))
+        transcript = await take_turn(tools.producer, tools.ranges, started.response, started.route, fence)
+        if transcript is None:
+            return
+        if transcript.terminal is None:
+            terminal = Terminal(
+                writer=fence.writer,
+                seq=transcript.seq,
+                kind=kind,
+                failure=failure,
+                refusal=tools.policy.refusal.input if kind == "refused" else None,
+                model=started.model,
+                ended_at=now_ms(),
+            )
+            await tools.say(started.response, started.route, terminal)
+            transcript.apply(terminal)
+            await held.prove(urgent=True)
+        ended = turn_ended(
+            started,
+            transcript,
+            started.dispatch,
+            at=now_ms(),
+            timings=Timings(accepted=started.accepted_at, ended=now_ms()),
+        )
+    offset = await tools.log_turn(ended, held.partition)
+    await tools.follower.reached(TURNS, held.partition, offset)

@@ -1,0 +1,82 @@
+"""What every conversation of an orchestrator uses: the log, the store, the clock."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from parley.log.follower import Follower
+from parley.log.partitions import session_key
+from parley.log.producer import Producer
+from parley.log.ranges import RangeReader
+from parley.safety.policy import Policy
+from parley.settings import Settings
+from parley.stores.lazy import LazyMessageStore
+from parley.topics import TURNS
+from schemas.base import Route
+from schemas.prompts import InferenceRequest
+from schemas.routes import Opened, Terminal, encode_route_record
+from schemas.turns import TurnEnded, TurnStarted
+from schemas.wire import encode, headers
+
+
+@dataclass(slots=True)
+class Tools:
+    """Made once a process."""
+
+    settings: Settings
+    producer: Producer
+    follower: Follower
+    ranges: RangeReader
+    store: LazyMessageStore
+    policy: Policy
+
+    async def log_turn(self, event: TurnStarted | TurnEnded, partition: int) -> int:
+        """Write to chat.turns; gives the offset.
+
+        Raises:
+            ParleyError: log_unavailable: it may land later.
+        """
+        about = headers(event.type, response=event.response, session=event.session.hex, dispatch=event.dispatch)
+        key = session_key(event.session.hex)
+        return await self.producer.send(TURNS, encode(event), key=key, partition=partition, headers=about)
+
+    async def say(self, response: str, route: Route, event: Opened | Terminal) -> int:
+        """Write to a turn's route; gives the offset.
+
+        Raises:
+            ParleyError: log_unavailable: it may land later.
+        """
+        return await self.producer.send(
+            route.topic,
+            encode_route_record((event,)),
+            key=response.encode(),
+            partition=route.partition,
+            headers=headers(event.type, response=response),
+        )
+
+    async def dispatch(self, request: InferenceRequest, partition: int) -> None:
+        """Hand a turn to its pool.
+
+        Raises:
+            ParleyError: log_unavailable: it may land later; request_too_large.
+        """
+        await self.producer.send(
+            self.settings.topics.inference_topic(request.pool, request.tier),
+            encode(request),
+            key=session_key(request.session.hex),
+            partition=partition,
+            headers=headers(
+                request.type,
+                response=request.response,
+                session=request.session.hex,
+                route=request.route,
+                deadline=request.deadline,
+                dispatch=request.dispatch,
+            ),
+        )
+
+
+def now_ms() -> int:
+    """Milliseconds since the Unix epoch."""
+    return time.time_ns() // 1_000_000

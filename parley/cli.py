@@ -1,0 +1,114 @@
+"""`parley`: one command line, one role a process."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import click
+from pydantic import ValidationError
+
+from parley.settings import Settings
+from parley.stores.commands import keys, migrate, users
+from parley.topics_cli import topics
+
+# Roles are imported when they are started: none needs another's libraries.
+
+
+def _settings() -> Settings:
+    try:
+        return Settings()
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise click.ClickException(f"a PARLEY_* variable is wrong: {wrong}") from None
+
+
+def _serve(role: str, work: Callable[[Settings], Coroutine[Any, Any, None]]) -> None:
+    from parley.process import run_role
+
+    sys.exit(run_role(_settings(), role, work))
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="parley-chat")
+def main() -> None:
+    """An LLM chat assistant as an event-driven pipeline over Kafka: the log is the truth."""
+
+
+@main.command()
+def edge() -> None:
+    """Serve WebSocket, SSE and REST to users."""
+    from producers.edge.main import run
+
+    _serve("edge", run)
+
+
+@main.command()
+def moderation() -> None:
+    """Judge prompts: chat.prompts to chat.verdicts."""
+    from consumers.moderation.main import run
+
+    _serve("moderation", run)
+
+
+@main.command()
+def orchestrator() -> None:
+    """Keep sessions, build contexts, route turns to pools."""
+    from consumers.orchestrator.main import run
+
+    _serve("orchestrator", run)
+
+
+@main.command()
+@click.option("--pool", required=True, help="Pool of topics.yaml whose engine this process feeds.")
+def worker(pool: str) -> None:
+    """Run a pool's turns on one engine: its in-flight batch is kept full."""
+    from inference_workers.main import run
+
+    _serve(f"worker-{pool}", lambda settings: run(settings, pool))
+
+
+@main.command()
+@click.option(
+    "--store", type=click.Choice(["messages", "sessions"]), required=True, help="Each store has a group of its own."
+)
+def history(store: str) -> None:
+    """Write what happened to the message store or to PostgreSQL."""
+    from consumers.history.main import run
+
+    _serve(f"history-{store}", lambda settings: run(settings, store))  # type: ignore[arg-type]
+
+
+@main.command()
+def up() -> None:
+    """Start everything on this machine; Ctrl-C ends it."""
+    from infra.local.__main__ import main as local
+
+    sys.exit(local(["up"]))
+
+
+@main.command()
+@click.option("--url", default="http://127.0.0.1:8080", show_default=True, envvar="PARLEY_URL", help="Of an edge.")
+@click.option("--key", envvar="PARLEY_KEY", help="API key; also from PARLEY_KEY.")
+@click.option("--model", default="auto", show_default=True, help="Model for new turns.")
+def chat(url: str, key: str | None, model: str) -> None:
+    """Chat in the terminal."""
+    from clients.terminal.main import run
+
+    sys.exit(run(url, key, model))
+
+
+@main.command()
+def settings() -> None:
+    """Print every setting: variable, default, meaning."""
+    from parley.settings_table import rows
+
+    for row in rows():
+        click.echo(f"{row.variable:<44} {row.default:<28} {row.meaning}")
+
+
+main.add_command(topics)
+main.add_command(migrate)
+main.add_command(users)
+main.add_command(keys)

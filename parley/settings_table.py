@@ -1,0 +1,37 @@
+"""Every setting as a row: for `parley settings` and the README."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from parley.settings import ROOT, Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One setting."""
+
+    variable: str
+    default: str
+    meaning: str
+
+
+def rows(model: type[BaseModel] = Settings, prefix: str = "PARLEY_") -> Iterator[Row]:
+    """The settings of a model and of the groups in it."""
+    for name, field in model.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from rows(kind, f"{prefix}{name.upper()}__")
+        else:
+            yield Row(prefix + name.upper(), _default(field), field.description or "")
+
+
+def _default(field: FieldInfo) -> str:
+    value = field.get_default(call_default_factory=True)  # type: ignore[call-arg]
+    if hasattr(value, "get_secret_value"):
+        value = value.get_secret_value()
+    return str(value).replace(f"{ROOT}/", "")
