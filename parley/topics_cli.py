@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -30,6 +31,8 @@ as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object 
 @click.group()
 def topics() -> None:
     """Topics of the cluster, as topics.yaml wants them."""
+    # What fails is said in one line by the command that failed.
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
 
 
 @topics.command("plan")
