@@ -61,28 +61,26 @@ class Worker:
         self._tools = tools
         self._follower = follower
         self._partitions: dict[TopicPartition, _Partition] = {}
-        self._sides: dict[int, tuple[SideInputs, int]] = {}
+        self._sides: dict[int, SideInputs] = {}
 
     async def take(self, held: Held) -> None:
         """Catch up with the side inputs of the partition."""
         # Both tiers' partitions of one number share their side inputs.
-        side, users = self._sides.get(held.partition, (None, 0))
+        side = self._sides.get(held.partition)
         if side is None:
-            side = SideInputs(self._follower, held.partition, self._tools.settings.protocol)
-            await side.start(await self._oldest_ms(held))
-        self._sides[held.partition] = (side, users + 1)
+            side = self._sides[held.partition] = SideInputs(
+                self._follower, held.partition, self._tools.settings.protocol
+            )
+        await side.start(await self._oldest_ms(held))
         self._partitions[held.where] = _Partition(side)
 
     def drop(self, held: Held) -> None:
         """The partition is somebody else's; its turns have been cancelled."""
-        if self._partitions.pop(held.where, None) is None:
-            return
-        side, users = self._sides[held.partition]
-        if users > 1:
-            self._sides[held.partition] = (side, users - 1)
-        else:
-            side.stop()
-            del self._sides[held.partition]
+        self._partitions.pop(held.where, None)
+        if not any(where.partition == held.partition for where in self._partitions):
+            side = self._sides.pop(held.partition, None)
+            if side is not None:
+                side.stop()
 
     def record(self, held: Held, record: Record) -> None:
         """A request: a new turn, a repetition, or a greater dispatch that replaces the running turn."""

@@ -122,7 +122,7 @@ class WorkerSettings(_Group):
 class ModerationSettings(_Group):
     """The classifier and its policy."""
 
-    model: Path = ROOT / "models" / "moderation" / "model.bin"
+    model: Path = ROOT / "models" / "moderation" / "moderation.bin"
     policy: Path = ROOT / "models" / "moderation" / "policy.yaml"
 
 

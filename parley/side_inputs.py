@@ -37,7 +37,7 @@ class SideInputs:
         self._on_cancel: dict[str, Callable[[], None]] = {}
 
     async def start(self, oldest_ms: int) -> None:
-        """Read what may concern turns accepted at `oldest_ms` or later, and go on from there.
+        """Read what may concern turns accepted at `oldest_ms` or later, and go on from there. Also again, for older ones.
 
         Raises:
             ParleyError: log_unavailable.

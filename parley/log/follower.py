@@ -17,6 +17,9 @@ from parley.settings import KafkaSettings
 
 log = logging.getLogger(__name__)
 
+GATHERING_S = 0.005
+"""How long changes of what is followed are gathered."""
+
 Handler = Callable[[Record], None]
 
 
@@ -44,6 +47,7 @@ class Follower:
         )
         self._followed: dict[TopicPartition, _Followed] = {}
         self._changed = asyncio.Event()
+        self._reassigning = False
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -119,7 +123,14 @@ class Follower:
         return int(end if found is None else min(found.offset, end))
 
     def _reassign(self) -> None:
-        # assign() resets positions and drops what was fetched: seek again to what has been handled.
+        """Soon: partitions come and go by the dozen, and each assignment drops what was fetched."""
+        if not self._reassigning:
+            self._reassigning = True
+            asyncio.get_running_loop().call_later(GATHERING_S, self._assign)
+
+    def _assign(self) -> None:
+        self._reassigning = False
+        # assign() resets positions: seek again to what has been handled.
         self._consumer.assign(list(self._followed))
         for where, followed in self._followed.items():
             self._consumer.seek(where, followed.position)

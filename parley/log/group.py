@@ -300,6 +300,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]
             for held in self.held.values():
                 self._open_gate(held)
             await asyncio.gather(*(self._get_ready(held) for held in taken.values()))
+            log.info("%s holds %d partitions, %d of them taken over now", self.name, len(assigned), len(taken))
             return
 
     async def _get_ready(self, held: Held) -> None:
@@ -321,7 +322,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]
         held.gate = True
         held.paused = False  # aiokafka forgets pauses at a reassignment
         self._consumer.seek(held.where, held.progress.position)
-        log.info("%s holds %s-%d, takeover %d", self.name, held.where.topic, held.partition, held.takeover)
+        log.debug("%s holds %s-%d, takeover %d", self.name, held.where.topic, held.partition, held.takeover)
         if held.proofs:
             self.commit_soon(urgent=True)
 
