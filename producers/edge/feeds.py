@@ -266,7 +266,6 @@ class Feeds:
         return [feed for feed in self._by_key.values() if response_address(feed.projection.id).lane == lane]
 
     def _release(self, feed: Feed) -> None:
-        if self._by_key.get(feed.key) is feed:
-            del self._by_key[feed.key]
+        del self._by_key[feed.key]
         if (stop := self._stops.pop(feed.key, None)) is not None:
             stop()

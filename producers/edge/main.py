@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import math
-import signal
 import socket
 from collections.abc import Iterator
 
 import uvicorn
 from starlette.types import ASGIApp
 
+from parley.process import until_stopped
 from parley.settings import EdgeSettings, Settings
 from producers.edge.app import build_app
 from producers.edge.service import Edge, open_edge
@@ -96,24 +95,7 @@ async def run(settings: Settings) -> None:
     try:
         async with open_edge(settings) as edge:
             server = Server(configure(build_app(edge), settings.edge), edge)
-            with _stopping_on_signals(server):
-                log.info("the edge listens on http://%s:%d", *listener.getsockname()[:2])
-                await server.serve(sockets=[listener])
+            log.info("the edge listens on http://%s:%d", *listener.getsockname()[:2])
+            await until_stopped(server.serve(sockets=[listener]), lambda: setattr(server, "should_exit", True))
     finally:
         listener.close()
-
-
-@contextlib.contextmanager
-def _stopping_on_signals(server: uvicorn.Server) -> Iterator[None]:
-    loop = asyncio.get_running_loop()
-
-    def stop() -> None:
-        server.should_exit = True
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
-    try:
-        yield
-    finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
