@@ -42,7 +42,8 @@ _FORMATS: Final = {
 _UNFINISHED: Final = "None"
 _TIMES: Final = ("arrival_time_ns", "first_scheduled_time_ns", "first_token_time_ns", "last_token_time_ns")
 
-type_of_value = str | bool | int | float
+Element = str | bool | int | float
+"""One element of an input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ class EngineResponse:
 
 def generation_request(model: str, generation: Generation) -> ModelInferRequest:
     """The streaming request for an answer."""
-    values: dict[str, Sequence[type_of_value]] = {
+    values: dict[str, Sequence[Element]] = {
         "text_input": [generation.prompt],
         "streaming": [True],
         "sampling_param_max_tokens": [generation.max_tokens],
@@ -155,12 +156,12 @@ def read_response(message: ModelStreamInferResponse) -> EngineResponse:
             reason = raw[4:].decode()
             finish_reason = None if reason in (_UNFINISHED, "") else reason
         elif name in _TIMES and raw:
-            times[name] = int(_first(output.datatype, raw))
+            times[name] = int(decode(output.datatype, raw)[0])
     timings = EngineTimings(*(times[name] for name in _TIMES)) if len(times) == len(_TIMES) else None
     return EngineResponse(text, finish_reason, final, timings)
 
 
-def encode(datatype: str, values: Iterable[type_of_value]) -> bytes:
+def encode(datatype: str, values: Iterable[Element]) -> bytes:
     """Elements as Triton's raw contents: little-endian, each string after its length in four bytes."""
     if datatype == "BYTES":
         strings = [str(value).encode() for value in values]
@@ -180,11 +181,7 @@ def decode(datatype: str, raw: bytes) -> list[bytes] | list[bool | int | float]:
     return strings
 
 
-def _first(datatype: str, raw: bytes) -> float:
-    return float(decode(datatype, raw)[0]) if datatype == "FP32" else int(decode(datatype, raw)[0])
-
-
-def _request(model: str, request_id: str, values: dict[str, Sequence[type_of_value]]) -> ModelInferRequest:
+def _request(model: str, request_id: str, values: dict[str, Sequence[Element]]) -> ModelInferRequest:
     request = ModelInferRequest(model_name=model, id=request_id)
     for name, elements in values.items():
         datatype, _ = INPUTS[name]
