@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from cassandra import (
@@ -16,7 +17,15 @@ from cassandra import (
     Unavailable,
 )
 from cassandra.auth import PlainTextAuthProvider
-from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable, ResultSet, Session
+from cassandra.cluster import (
+    EXEC_PROFILE_DEFAULT,
+    Cluster,
+    ExecutionProfile,
+    NoHostAvailable,
+    ResponseFuture,
+    ResultSet,
+    Session,
+)
 from cassandra.connection import ConnectionException
 from cassandra.io.libevreactor import LibevConnection
 from cassandra.policies import DCAwareRoundRobinPolicy, ExponentialReconnectionPolicy, TokenAwarePolicy
@@ -39,6 +48,8 @@ Page = tuple[list[Row], bytes | None]
 
 CONNECT_TIMEOUT_S = 5.0
 REQUEST_TIMEOUT_S = 5.0
+SUBMITTERS = 4
+"""Threads that hand requests to the driver."""
 
 _UNAVAILABLE = (
     NoHostAvailable,
@@ -65,6 +76,8 @@ class CqlClient:
         self._session = session
         self._where = where
         self._slots = asyncio.Semaphore(in_flight)
+        # Handing a request over waits up to 2 s for a connection while a host is going down: not on the loop.
+        self._submitters = ThreadPoolExecutor(SUBMITTERS, thread_name_prefix="cql")
 
     @classmethod
     async def connect(cls, settings: MessagesSettings) -> CqlClient:
@@ -91,6 +104,7 @@ class CqlClient:
     async def close(self) -> None:
         """Disconnect."""
         await asyncio.to_thread(self._cluster.shutdown)
+        self._submitters.shutdown(wait=False, cancel_futures=True)
 
     async def prepare(self, statement: str, *, idempotent: bool = True) -> PreparedStatement:
         """A statement for `execute`. Idempotent ones may be sent again by the driver.
@@ -137,7 +151,7 @@ class CqlClient:
             answer: asyncio.Future[Page] = loop.create_future()
 
             # Both run on the driver's thread.
-            def received(rows: list[Row] | None) -> None:
+            def received(rows: list[Row] | None, request: ResponseFuture) -> None:
                 pages = ResultSet(request, rows)
                 more = pages.paging_state if pages.has_more_pages else None
                 _call(loop, _settle, answer, (rows or [], more))
@@ -145,9 +159,12 @@ class CqlClient:
             def failed(error: Exception) -> None:
                 _call(loop, _settle, answer, error)
 
-            try:
+            def submit() -> None:
                 request = self._session.execute_async(statement, values or None, paging_state=state)
-                request.add_callbacks(received, failed)
+                request.add_callbacks(received, failed, callback_args=(request,))
+
+            try:
+                await loop.run_in_executor(self._submitters, submit)
                 return await answer
             except _UNAVAILABLE as error:
                 raise self._unavailable(error) from error

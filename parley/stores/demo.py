@@ -25,10 +25,9 @@ async def ensure_demo(settings: Settings, key_file: Path) -> str:
     """
     async with open_pool(settings.postgres) as pool:
         accounts = Accounts(pool)
-        if key_file.exists():
-            secret = key_file.read_text().strip()
-            if await accounts.authenticate(secret) is not None:
-                return secret
+        kept = _read(key_file)
+        if kept is not None and await accounts.authenticate(kept) is not None:
+            return kept
         user = await accounts.find_user(DEMO_EMAIL)
         if user is None:
             try:
@@ -40,6 +39,10 @@ async def ensure_demo(settings: Settings, key_file: Path) -> str:
         _, secret = await accounts.create_key(user.user_id, "local stack")
     _write_private(key_file, secret + "\n")
     return secret
+
+
+def _read(path: Path) -> str | None:
+    return path.read_text().strip() if path.exists() else None
 
 
 def _write_private(path: Path, text: str) -> None:

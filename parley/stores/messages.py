@@ -73,7 +73,8 @@ SENT = epoch_bytes(NO_EPOCH)
 class MessageStore:
     """The message store. Every method may raise ParleyError(store_unavailable)."""
 
-    def __init__(self, client: CqlClient, statements: dict[str, PreparedStatement]) -> None:
+    def __init__(self, client: CqlClient, keyspace: str, statements: dict[str, PreparedStatement]) -> None:
+        self.keyspace = keyspace
         self._client = client
         self._statements = statements
 
@@ -95,7 +96,7 @@ class MessageStore:
             raise
         for statement in prepared.values():
             statement.fetch_size = PAGE
-        return cls(client, prepared)
+        return cls(client, settings.keyspace, prepared)
 
     async def close(self) -> None:
         """Disconnect."""
