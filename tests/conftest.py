@@ -10,22 +10,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 
+from infra.local.aside import settings_aside
+from infra.local.cassandra import MessageStore
 from infra.local.checks import free_ports
-from infra.local.settings import (
-    ENGINES,
-    CassandraSettings,
-    EdgeSettings,
-    EngineSettings,
-    KafkaSettings,
-    LocalSettings,
-    PostgresSettings,
-)
+from infra.local.settings import ENGINES
 from infra.local.stack import LocalStack
 from infra.local.triton import service_name
 
@@ -33,15 +26,6 @@ from infra.local.triton import service_name
 KAFKA_IMAGE = "confluentinc/cp-kafka:8.1.0"
 SCYLLA_IMAGE = "scylladb/scylla:2025.4"
 POSTGRES_IMAGE = "postgres:18"
-
-
-@dataclass(frozen=True)
-class MessageStore:
-    """Where CQL is answered."""
-
-    host: str
-    port: int
-    datacenter: str
 
 
 class Services(Protocol):
@@ -53,24 +37,6 @@ class Services(Protocol):
     async def engine(self, pool: str) -> str: ...
     async def tokenizers(self) -> Path: ...
     async def stop(self) -> None: ...
-
-
-def local_settings(data: Path) -> LocalSettings:
-    """A stack of its own on free ports, small enough to run beside another."""
-    ports = iter(free_ports(6 + 3 * len(ENGINES)))
-    return LocalSettings(
-        data=data,
-        kafka=KafkaSettings(port=next(ports), controller_port=next(ports)),
-        cassandra=CassandraSettings(port=next(ports), storage_port=next(ports)),
-        postgres=PostgresSettings(port=next(ports)),
-        engines={
-            pool: EngineSettings(
-                models=engine.models, grpc_port=next(ports), http_port=next(ports), metrics_port=next(ports)
-            )
-            for pool, engine in ENGINES.items()
-        },
-        edge=EdgeSettings(port=next(ports)),
-    )
 
 
 class LocalServices:
@@ -88,8 +54,7 @@ class LocalServices:
 
     async def message_store(self) -> MessageStore:
         await self.stack.start("cassandra")
-        store = self.stack.cassandra
-        return MessageStore(store.hosts[0], store.port, self.stack.settings.cassandra.datacenter)
+        return self.stack.cassandra.store
 
     async def engine(self, pool: str) -> str:
         await self.stack.start(service_name(pool))
@@ -170,7 +135,7 @@ def docker_answers() -> bool:
 
 @pytest.fixture(scope="session")
 async def services(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Services]:
-    stack = LocalStack(local_settings(tmp_path_factory.mktemp("stack")))
+    stack = LocalStack(settings_aside(tmp_path_factory.mktemp("stack")))
     started: Services = ContainerServices(stack) if docker_answers() else LocalServices(stack)
     yield started
     await started.stop()

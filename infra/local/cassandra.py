@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 from string import Template
 
 from cassandra.cluster import Cluster
@@ -17,6 +18,15 @@ from infra.local.service import Service, clean_environment, listens
 from infra.local.settings import LOOPBACK, LocalSettings
 
 
+@dataclass(frozen=True)
+class MessageStore:
+    """Where CQL is answered."""
+
+    host: str
+    port: int
+    datacenter: str
+
+
 class Cassandra(Service):
     name = "cassandra"
     title = "Cassandra"
@@ -26,6 +36,10 @@ class Cassandra(Service):
         self.settings = settings
         self.hosts = settings.cassandra.hosts or (LOOPBACK,)
         self.port = settings.cassandra.port
+
+    @property
+    def store(self) -> MessageStore:
+        return MessageStore(self.hosts[0], self.port, self.settings.cassandra.datacenter)
 
     @property
     def ports(self) -> Sequence[PortUse]:

@@ -82,5 +82,5 @@ class LocalSettings(BaseSettings):
     engines: dict[str, EngineSettings] = Field(ENGINES, description="the engine of each pool, by the pool's name")
     edge: EdgeSettings = EdgeSettings()
 
-    start_timeout: float = Field(90.0, gt=0, description="seconds a service may take until it answers")
+    start_timeout: float = Field(180.0, gt=0, description="seconds a service may take until it answers")
     minimum_free_bytes: int = Field(2 << 30, ge=0, description="free space in `data` below which nothing starts")

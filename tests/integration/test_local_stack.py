@@ -21,10 +21,11 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from cassandra.cluster import Cluster, Session
 from cassandra.io.libevreactor import LibevConnection
 
+from infra.local.aside import settings_aside
+from infra.local.cassandra import MessageStore
 from infra.local.problems import StackError
 from infra.local.settings import LocalSettings
 from infra.local.stack import LocalStack
-from tests.conftest import MessageStore, local_settings
 
 pytestmark = pytest.mark.stack
 
@@ -34,7 +35,7 @@ TOPIC = "kept"
 @pytest.fixture
 async def stack(tmp_path: Path) -> AsyncIterator[LocalStack]:
     """A stack of the test's own, so that it may be killed."""
-    async with LocalStack(local_settings(tmp_path)) as stack:
+    async with LocalStack(settings_aside(tmp_path)) as stack:
         yield stack
 
 
@@ -158,7 +159,7 @@ class TestServices:
         await stack.engines["synthetic"].probe()
 
     async def test_a_service_that_cannot_start_says_its_last_words(self, tmp_path: Path) -> None:
-        settings = local_settings(tmp_path)
+        settings = settings_aside(tmp_path)
         kafka = settings.kafka.model_copy(update={"heap": "1m"})
         async with LocalStack(settings.model_copy(update={"kafka": kafka})) as stack:
             with pytest.raises(
@@ -174,12 +175,16 @@ from infra.local.roles import Hook, RoleSpec
 from infra.local.settings import LocalSettings
 from infra.local.up import Plan, up
 
+async def announce(console, settings, environment):
+    console.say("ready")
+
 ROLE = "import os, time; print('role', os.getpid(), os.environ['PARLEY_POSTGRES__DSN'][:13]); time.sleep(600)"
 settings = LocalSettings()
 plan = Plan(
     hooks=[Hook("migrate", [sys.executable, "-c", "print('migrated')"], needs=("postgres",))],
     roles=[RoleSpec("worker", [sys.executable, "-c", ROLE], needs=("kafka",))],
     ports=[PortUse(settings.edge.port, "the edge", "PARLEY_LOCAL_EDGE__PORT")],
+    announce=announce,
 )
 sys.exit(asyncio.run(up(settings, plan)))
 """
@@ -214,7 +219,7 @@ class Up:
     async def line(self, pattern: str) -> re.Match[str]:
         """Read until a line has `pattern`."""
         assert self.process.stdout is not None
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while raw := await self.process.stdout.readline():
                 self.lines.append(raw.decode().rstrip())
                 if match := re.search(pattern, self.lines[-1]):
@@ -224,7 +229,7 @@ class Up:
     async def ready(self) -> list[psutil.Process]:
         """Wait until all runs; everything that it has started."""
         role = int((await self.line(r"^worker +\| role (\d+) postgresql://")).group(1))
-        await self.line(r"^parley +\| ready: http://")
+        await self.line(r"^parley +\| ready$")
         family = psutil.Process(self.process.pid).children(recursive=True)
         assert role in [member.pid for member in family]
         assert "postgres" in [member.name() for member in family]
@@ -233,7 +238,7 @@ class Up:
 
 @pytest.fixture
 def up_settings(tmp_path: Path, kafka_bootstrap: str, message_store: MessageStore) -> LocalSettings:
-    settings = local_settings(tmp_path)
+    settings = settings_aside(tmp_path)
     elsewhere = {"hosts": (message_store.host,), "port": message_store.port}
     return settings.model_copy(
         update={

@@ -39,12 +39,9 @@ def test_a_full_disk_is_named_with_what_is_left_and_what_is_needed(tmp_path: Pat
 
 
 def test_a_data_folder_belongs_to_one_process_which_is_named(tmp_path: Path) -> None:
-    with checks.lock(tmp_path):
-        with (
-            pytest.raises(StackError, match=rf"already runs on {tmp_path} \(process {os.getpid()}\)"),
-            checks.lock(tmp_path),
-        ):
-            pytest.fail("two processes held one folder")
+    held = rf"already runs on {tmp_path} \(process {os.getpid()}\)"
+    with checks.lock(tmp_path), pytest.raises(StackError, match=held), checks.lock(tmp_path):
+        pytest.fail("two held one folder")
     with checks.lock(tmp_path):
         pass
 
