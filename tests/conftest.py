@@ -8,6 +8,7 @@ run where this was written: no Docker engine was to be had.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -118,7 +119,12 @@ class ContainerServices(LocalServices):
         await super().stop()
 
 
+DOCKER_SOCKET = Path("/var/run/docker.sock")
+
+
 def docker_answers() -> bool:
+    if "DOCKER_HOST" not in os.environ and not DOCKER_SOCKET.exists():
+        return False  # The client would find out too, but leaves an open socket behind.
     import docker  # type: ignore[import-untyped]
 
     try:
