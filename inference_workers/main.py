@@ -19,12 +19,12 @@ from parley.log.group import Group, Held
 from parley.log.partitions import partition_of
 from parley.log.producer import Producer
 from parley.log.ranges import RangeReader, Record
-from parley.process import until_stopped
+from parley.process import HEALTH, until_stopped
 from parley.retrying import until_done
 from parley.safety.classifier import Classifier
 from parley.safety.policy import Policy
 from parley.settings import Settings
-from parley.side_inputs import SideInputs
+from parley.side_inputs import SideInputs, catch_up
 from parley.tokenizers import load_tokenizer
 from parley.topics import CAPACITY
 from schemas.base import TIERS, Dispatch
@@ -63,16 +63,18 @@ class Worker:
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._sides: dict[int, SideInputs] = {}
 
-    async def take(self, held: Held) -> None:
-        """Catch up with the side inputs of the partition."""
-        # Both tiers' partitions of one number share their side inputs.
-        side = self._sides.get(held.partition)
-        if side is None:
-            side = self._sides[held.partition] = SideInputs(
-                self._follower, held.partition, self._tools.settings.protocol
-            )
-        await side.start(await self._oldest_ms(held))
-        self._partitions[held.where] = _Partition(side)
+    async def take(self, taken: list[Held]) -> None:
+        """Catch up with the side inputs. Both tiers' partitions of one number share them."""
+        ends = await self._follower.bounds(held.where for held in taken)
+        oldest: dict[int, int] = {}
+        for held in taken:
+            since = await held.oldest_ms(self._tools.ranges, ends[held.where][1])
+            oldest[held.partition] = min(since, oldest.get(held.partition, since))
+            if held.partition not in self._sides:
+                self._sides[held.partition] = SideInputs(self._follower, held.partition, self._tools.settings.protocol)
+        await catch_up(self._follower, self._sides, oldest, self._tools.settings.protocol)
+        for held in (held for held in taken if not held.lost):
+            self._partitions[held.where] = _Partition(self._sides[held.partition])
 
     def drop(self, held: Held) -> None:
         """The partition is somebody else's; its turns have been cancelled."""
@@ -134,15 +136,6 @@ class Worker:
         await until_done(lambda: dead_letter(self._tools.producer, record, group=group, error=error, partitions=count))
         held.end(record.offset)
 
-    async def _oldest_ms(self, held: Held) -> int:
-        """When the oldest request that is still to be done was appended; now, if there is none."""
-        where, prefix = held.where, held.progress.prefix
-        _, end = await self._follower.bounds(where.topic, where.partition)
-        if prefix >= end:
-            return now_ms()
-        records = await self._tools.ranges.read(where.topic, where.partition, prefix, prefix)
-        return int(records[0].timestamp)
-
     async def report(self, worker: str) -> None:
         """Say each second how full the engine is."""
         topics, admission = self._tools.settings.topics, self._tools.admission
@@ -202,7 +195,7 @@ async def run(settings: Settings, pool_name: str) -> None:
     await follower.start()
     worker = Worker(tools, follower)
     topics = [settings.topics.inference_topic(pool_name, tier) for tier in TIERS]
-    group = Group(settings, group_name, topics, worker)
+    group = Group(settings, group_name, topics, worker, HEALTH)
     reporting = asyncio.create_task(worker.report(name), name="report")
     try:
         await until_stopped(group.run(), group.stop)

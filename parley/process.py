@@ -11,18 +11,20 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from prometheus_client import start_http_server
-
+from parley.health import Health, serve_health
 from parley.settings import Settings
 
 log = logging.getLogger(__name__)
+
+HEALTH = Health()
+"""Of this process: what its role says of itself."""
 
 EXIT_RESTART = 75
 """EX_TEMPFAIL: the process can't go on, another one in its place can."""
 
 
 def set_up(settings: Settings, role: str) -> None:
-    """Logging to standard error and, where a port is set, metrics on loopback."""
+    """Logging to standard error and, where a port is set, health and metrics on loopback."""
     logging.basicConfig(
         level=settings.log_level, stream=sys.stderr, format=f"%(asctime)s %(levelname).1s {role} %(name)s: %(message)s"
     )
@@ -30,7 +32,7 @@ def set_up(settings: Settings, role: str) -> None:
     for noisy in ("aiokafka", "kafka", "cassandra", "faust", "mode"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLevelName(settings.log_level)))
     if settings.metrics_port is not None:
-        start_http_server(settings.metrics_port, addr="127.0.0.1")
+        serve_health(HEALTH, settings.metrics_host, settings.metrics_port)
 
 
 async def until_stopped(work: Coroutine[Any, Any, None], stop: Callable[[], None]) -> None:

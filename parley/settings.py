@@ -148,6 +148,7 @@ class Settings(BaseSettings):
     )
     tokenizers_dir: Path = Field(ROOT / ".cache" / "tokenizers", description="NAME.json of each pool's tokenizer")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    metrics_host: str = Field("127.0.0.1", description="where metrics_port listens")
     metrics_port: int | None = Field(None, description="Prometheus metrics and health of a role without an HTTP port")
 
     kafka: KafkaSettings = KafkaSettings()

@@ -31,7 +31,7 @@ def rows(model: type[BaseModel] = Settings, prefix: str = "PARLEY_") -> Iterator
 
 
 def _default(field: FieldInfo) -> str:
-    value = field.get_default(call_default_factory=True)  # type: ignore[call-arg]
+    value = field.get_default(call_default_factory=True)
     if hasattr(value, "get_secret_value"):
         value = value.get_secret_value()
     return str(value).replace(f"{ROOT}/", "")

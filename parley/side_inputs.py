@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+
+from aiokafka import TopicPartition
 
 from parley.log.follower import Follower
 from parley.log.ranges import Record
@@ -23,6 +25,26 @@ _verdict = decoder(Verdict)
 _cancel = decoder(Cancel)
 
 
+async def catch_up(
+    follower: Follower, sides: Mapping[int, SideInputs], oldest: Mapping[int, int], protocol: ProtocolSettings
+) -> None:
+    """Make side inputs ready, by partition number: all that may concern turns with records as old as `oldest` (ms).
+
+    Raises:
+        ParleyError: log_unavailable.
+    """
+    reach_ms = int(1000 * (protocol.moderation_deadline_s + protocol.margin_s))
+    wheres = {TopicPartition(topic, p): ms - reach_ms for p, ms in oldest.items() for topic in (VERDICTS, CONTROL)}
+    starts = await follower.since(wheres)
+    ends = await follower.bounds(wheres)
+    for partition in oldest:
+        at = [starts[TopicPartition(topic, partition)] for topic in (VERDICTS, CONTROL)]
+        sides[partition].follow(*at)
+    for where, (_, end) in ends.items():
+        if end > starts[where]:
+            await follower.reached(where.topic, where.partition, end - 1)
+
+
 class SideInputs:
     """What is known about the turns of one partition from moderation and from users who changed their mind."""
 
@@ -30,26 +52,15 @@ class SideInputs:
         self._follower = follower
         self._partition = partition
         self._kept_ms = int(1000 * (protocol.max_turn_age_s + protocol.answer_limit_s + protocol.margin_s))
-        self._reach_ms = int(1000 * (protocol.moderation_deadline_s + protocol.margin_s))
         self._verdicts: OrderedDict[str, tuple[int, Verdict]] = OrderedDict()
         self._cancels: OrderedDict[str, int] = OrderedDict()
         self._awaited: dict[str, list[asyncio.Future[Verdict]]] = {}
         self._on_cancel: dict[str, Callable[[], None]] = {}
 
-    async def start(self, oldest_ms: int) -> None:
-        """Read what may concern turns accepted at `oldest_ms` or later, and go on from there. Also again, for older ones.
-
-        Raises:
-            ParleyError: log_unavailable.
-        """
-        ends = {}
-        for topic, handle in ((VERDICTS, self._on_verdict), (CONTROL, self._on_control)):
-            start = await self._follower.since(topic, self._partition, oldest_ms - self._reach_ms)
-            _, ends[topic] = await self._follower.bounds(topic, self._partition)
-            self._follower.follow(topic, self._partition, start, handle)
-        for topic, end in ends.items():
-            if end > 0:
-                await self._follower.reached(topic, self._partition, end - 1)
+    def follow(self, verdicts: int, control: int) -> None:
+        """Read from these offsets on."""
+        self._follower.follow(VERDICTS, self._partition, verdicts, self._on_verdict)
+        self._follower.follow(CONTROL, self._partition, control, self._on_control)
 
     def stop(self) -> None:
         """Read no further."""

@@ -10,7 +10,7 @@ from parley.log.group import Group, Held
 from parley.log.partitions import session_key
 from parley.log.producer import Producer
 from parley.log.ranges import Record
-from parley.process import until_stopped
+from parley.process import HEALTH, until_stopped
 from parley.retrying import until_done
 from parley.safety.classifier import Classifier
 from parley.safety.policy import Policy
@@ -36,7 +36,7 @@ class Moderation:
         self._classifier = classifier
         self._policy = policy
 
-    async def take(self, held: Held) -> None:
+    async def take(self, taken: list[Held]) -> None:
         """Nothing to get ready."""
 
     def drop(self, held: Held) -> None:
@@ -90,7 +90,7 @@ async def run(settings: Settings) -> None:
     policy = Policy.load(settings.moderation.policy)
     producer = Producer(settings.kafka, settings.instance or GROUP)
     await producer.start()
-    group = Group(settings, GROUP, [PROMPTS], Moderation(settings, producer, classifier, policy))
+    group = Group(settings, GROUP, [PROMPTS], Moderation(settings, producer, classifier, policy), HEALTH)
     try:
         await until_stopped(group.run(), group.stop)
     finally:

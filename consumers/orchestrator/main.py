@@ -13,11 +13,12 @@ from parley.log.follower import Follower
 from parley.log.group import Group, Held
 from parley.log.producer import Producer
 from parley.log.ranges import RangeReader, Record
-from parley.process import until_stopped
+from parley.process import HEALTH, until_stopped
 from parley.safety.policy import Policy
 from parley.settings import Settings
+from parley.side_inputs import catch_up
 from parley.stores.lazy import LazyMessageStore
-from parley.topics import PROMPTS
+from parley.topics import PROMPTS, TURNS
 
 log = logging.getLogger(__name__)
 
@@ -31,11 +32,25 @@ class Orchestrator:
     tools: Tools
     shards: dict[TopicPartition, Shard]
 
-    async def take(self, held: Held) -> None:
-        """Replay the sessions of the partition, then go on with their open turns."""
-        shard = Shard(self.tools, held)
-        await shard.replay()
-        self.shards[held.where] = shard
+    async def take(self, taken: list[Held]) -> None:
+        """Fold the state log of the partitions to its end, which holds all that an earlier holder had acknowledged.
+
+        Then go on with the open turns.
+        """
+        shards = {held.partition: Shard(self.tools, held) for held in taken}
+        follower, ranges, protocol = self.tools.follower, self.tools.ranges, self.tools.settings.protocol
+        state = await follower.bounds(TopicPartition(TURNS, partition) for partition in shards)
+        ends = await follower.bounds(held.where for held in taken)
+        oldest = {held.partition: await held.oldest_ms(ranges, ends[held.where][1]) for held in taken}
+        for where, (begin, _) in state.items():
+            shards[where.partition].follow(begin)
+        await catch_up(follower, {p: shard.side for p, shard in shards.items()}, oldest, protocol)
+        for where, (begin, end) in state.items():
+            if end > begin:
+                await follower.reached(where.topic, where.partition, end - 1)
+        for held in (held for held in taken if not held.lost):
+            self.shards[held.where] = shards[held.partition]
+            shards[held.partition].go_on()
 
     def record(self, held: Held, record: Record) -> None:
         """A prompt."""
@@ -56,7 +71,7 @@ async def run(settings: Settings) -> None:
     await producer.start()
     await follower.start()
     tools = Tools(settings, producer, follower, ranges, store, Policy.load(settings.moderation.policy))
-    group = Group(settings, GROUP, [PROMPTS], Orchestrator(tools, {}))
+    group = Group(settings, GROUP, [PROMPTS], Orchestrator(tools, {}), HEALTH)
     try:
         await until_stopped(group.run(), group.stop)
     finally:

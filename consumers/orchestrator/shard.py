@@ -6,7 +6,7 @@ import logging
 from uuid import UUID
 
 from consumers.orchestrator.conversation import Conversation, Prompt
-from consumers.orchestrator.tools import Tools, now_ms
+from consumers.orchestrator.tools import Tools
 from parley.log.dlq import dead_letter
 from parley.log.group import Held
 from parley.log.ranges import Record
@@ -33,25 +33,17 @@ class Shard:
         self.requested: dict[str, Dispatch] = {}
         """Turns whose request this holder has had acknowledged, and under which dispatch."""
         self.live = False
-        """The fold has come to the end of what was there when the partition was taken."""
         self._conversations: dict[UUID, Conversation] = {}
         self._count = 0
 
-    async def replay(self) -> None:
-        """Fold the state log to its end, which holds all that an earlier holder had acknowledged, and follow it.
+    def follow(self, begin: int) -> None:
+        """Fold the state log from an offset on."""
+        self.tools.follower.follow(TURNS, self.held.partition, begin, self._on_turns)
 
-        Raises:
-            ParleyError: log_unavailable.
-        """
-        partition = self.held.partition
-        begin, end = await self.tools.follower.bounds(TURNS, partition)
-        self.tools.follower.follow(TURNS, partition, begin, self._on_turns)
-        # Cancels and verdicts of turns still open; older ones are never started again.
-        await self.side.start(await self._oldest_open_ms())
-        if end > begin:
-            await self.tools.follower.reached(TURNS, partition, end - 1)
+    def go_on(self) -> None:
+        """The fold has come to the end of what was there when the partition was taken: work may begin."""
         self.live = True
-        for conversation in self._conversations.values():
+        for conversation in list(self._conversations.values()):
             conversation.proceed()
 
     def close(self) -> None:
@@ -101,12 +93,3 @@ class Shard:
             log.warning("no event at %s-%d offset %d: %s", record.topic, record.partition, record.offset, error)
             return
         self.conversation(event.session).apply(event)
-
-    async def _oldest_open_ms(self) -> int:
-        """When the oldest prompt that is still to be done was appended; now, if there is none."""
-        where, prefix = self.held.where, self.held.progress.prefix
-        _, end = await self.tools.follower.bounds(where.topic, where.partition)
-        if prefix >= end:
-            return now_ms()
-        records = await self.tools.ranges.read(where.topic, where.partition, prefix, prefix)
-        return int(records[0].timestamp)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 import time
@@ -18,13 +19,21 @@ from infra.local.roles import Hook, RoleSpec
 from infra.local.settings import LocalSettings
 from infra.local.stack import LocalStack
 from infra.local.supervisor import Restarts, Supervisor, answers
+from parley.settings import Settings
+from parley.stores.demo import ensure_demo
+
+DEMO_KEY = "demo.key"
+"""In the data folder: the key of the local stack's own user."""
 
 Announce = Callable[[Console, LocalSettings, Mapping[str, str]], Awaitable[None]]
 
 
 async def announce(console: Console, settings: LocalSettings, environment: Mapping[str, str]) -> None:
-    """Called once, when the edge is ready: tell the person where to go."""
-    console.say(f"ready: http://{settings.edge.host}:{settings.edge.port}/")
+    """Called once, when the edge is ready: tell the person where to go, and with which key."""
+    os.environ.update(environment)  # this process has no settings of its own
+    key = await ensure_demo(Settings(), settings.data / DEMO_KEY)
+    console.say(f"open http://{settings.edge.host}:{settings.edge.port}/#key={key}")
+    console.say(f"API key: {key}")
 
 
 @dataclass(frozen=True)

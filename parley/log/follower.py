@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -91,36 +91,35 @@ class Follower:
             followed.waiting.append((offset, waiter))
             await waiter
 
-    async def bounds(self, topic: str, partition: int) -> tuple[int, int]:
-        """(offset of the oldest record, offset that the next record will have).
+    async def bounds(self, wheres: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        """Of each partition: (offset of the oldest record, offset that the next record will have).
 
         Raises:
             ParleyError: log_unavailable.
         """
-        where = TopicPartition(topic, partition)
+        wheres = list(wheres)
         try:
             begin, end = await asyncio.gather(
-                self._consumer.beginning_offsets([where]), self._consumer.end_offsets([where])
+                self._consumer.beginning_offsets(wheres), self._consumer.end_offsets(wheres)
             )
         except KafkaError as error:
-            raise ParleyError("log_unavailable", f"could not ask for the bounds of {topic}-{partition}") from error
-        return int(begin[where]), int(end[where])
+            raise ParleyError("log_unavailable", f"could not ask for the bounds of {len(wheres)} partitions") from error
+        return {where: (int(begin[where]), int(end[where])) for where in wheres}
 
-    async def since(self, topic: str, partition: int, time_ms: int) -> int:
-        """An offset at or before the first record appended at or after a time.
+    async def since(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Of each partition: an offset at or before the first record appended at or after its time (ms).
 
         The end is asked for before the time, so that a record written between the two questions is not missed.
 
         Raises:
             ParleyError: log_unavailable.
         """
-        where = TopicPartition(topic, partition)
         try:
-            end = (await self._consumer.end_offsets([where]))[where]
-            found = (await self._consumer.offsets_for_times({where: max(0, time_ms)}))[where]
+            ends = await self._consumer.end_offsets(list(times))
+            found = await self._consumer.offsets_for_times({where: max(0, ms) for where, ms in times.items()})
         except KafkaError as error:
-            raise ParleyError("log_unavailable", f"could not ask for offsets of {topic}-{partition}") from error
-        return int(end if found is None else min(found.offset, end))
+            raise ParleyError("log_unavailable", f"could not ask for offsets of {len(times)} partitions") from error
+        return {w: int(ends[w] if found[w] is None else min(found[w].offset, ends[w])) for w in times}
 
     def _reassign(self) -> None:
         """Soon: partitions come and go by the dozen, and each assignment drops what was fetched."""

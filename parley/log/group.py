@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import time
 from collections.abc import Coroutine, Iterable
 from typing import Any, Protocol
 
@@ -21,7 +22,8 @@ from aiokafka.errors import IllegalGenerationError, KafkaError, RebalanceInProgr
 from aiokafka.structs import OffsetAndMetadata
 
 from parley.errors import ParleyError
-from parley.log.ranges import Record
+from parley.health import Health
+from parley.log.ranges import RangeReader, Record
 from parley.ownership import Claim, Progress
 from parley.settings import Settings
 
@@ -40,8 +42,12 @@ class MemberLost(Exception):
 class Role(Protocol):
     """What is done with the records of held partitions."""
 
-    async def take(self, held: Held) -> None:
-        """A partition was taken anew: get ready, before its first record. May raise ParleyError to be tried again."""
+    async def take(self, taken: list[Held]) -> None:
+        """Partitions were taken anew: get ready, before their first records.
+
+        Raises:
+            ParleyError: it is tried again.
+        """
 
     def record(self, held: Held, record: Record) -> None:
         """A record, in order, once for each holding. Must not block; ends with `held.end(record.offset)`, some time."""
@@ -57,6 +63,8 @@ class Held:
         self.where = where
         self.takeover = takeover
         self.progress = progress
+        self.lost = False
+        """Another process may have the partition: nothing may be done for it any more."""
         self.ready = False
         """The role has made itself ready for the partition."""
         self.gate = False
@@ -77,6 +85,8 @@ class Held:
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Run something for as long as the partition is held."""
         task = asyncio.create_task(work, name=name)
+        if self.lost:
+            task.cancel()
         self._tasks.add(task)
         task.add_done_callback(self._finished)
         return task
@@ -98,11 +108,24 @@ class Held:
         await proof
 
     def cancel(self) -> None:
-        """End everything that runs for this holding."""
+        """End everything that runs for this holding, and whatever is started later."""
+        self.lost = True
         for task in self._tasks:
             task.cancel()
         for proof in self.proofs:
             proof.cancel()
+
+    async def oldest_ms(self, ranges: RangeReader, end: int) -> int:
+        """When the oldest record that is still to be done was appended; now, if none is before `end`.
+
+        Raises:
+            ParleyError: log_unavailable.
+        """
+        prefix = self.progress.prefix
+        if prefix >= end:
+            return time.time_ns() // 1_000_000
+        (record,) = await ranges.read(self.where.topic, self.partition, prefix, prefix)
+        return int(record.timestamp)
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -113,8 +136,9 @@ class Held:
 class Group(ConsumerRebalanceListener):  # type: ignore[misc]
     """One process's membership in a group."""
 
-    def __init__(self, settings: Settings, group: str, topics: Iterable[str], role: Role, *, reset: str = "earliest"):
+    def __init__(self, settings: Settings, group: str, topics: Iterable[str], role: Role, health: Health) -> None:
         self._settings = settings
+        self._health = health
         self._role = role
         self._topics = list(topics)
         self.name = group
@@ -130,7 +154,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]
             group_instance_id=settings.instance,
             partition_assignment_strategy=(assignor,),
             enable_auto_commit=False,
-            auto_offset_reset=reset,
+            auto_offset_reset="earliest",
             session_timeout_ms=kafka.session_timeout_ms,
             heartbeat_interval_ms=kafka.heartbeat_interval_ms,
             rebalance_timeout_ms=kafka.rebalance_timeout_ms,
@@ -149,8 +173,6 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]
         self._failure: asyncio.Future[None] | None = None
         self._joined = False
         self._stopping = False
-        self.last_poll = 0.0
-        """Loop time of the last poll, for liveness."""
 
     # -- life -------------------------------------------------------------------------------------------------------
 
@@ -203,12 +225,11 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]
     # -- the poll loop ------------------------------------------------------------------------------------------------
 
     async def _poll(self) -> None:
-        loop = asyncio.get_running_loop()
         window = self._settings.protocol.window
         while not self._stopping:
             opened = {where: held.opened for where, held in self.held.items() if held.gate}
             batches = await self._consumer.getmany(timeout_ms=POLL_MS)
-            self.last_poll = loop.time()
+            self._health.beat()
             for where, records in batches.items():
                 held = self.held.get(where)
                 if held is None or not held.gate:
@@ -267,6 +288,8 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]
 
     async def _open_gates(self, assigned: set[TopicPartition], mine: int) -> None:
         """Read the claims; keep what is still ours; take over the rest, and open the gates."""
+        if not assigned:
+            self._health.ready()  # a spare
         while mine == self._assignment and assigned:
             try:
                 offsets = await self._claims(assigned)
@@ -299,21 +322,23 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]
             self._open = True
             for held in self.held.values():
                 self._open_gate(held)
-            await asyncio.gather(*(self._get_ready(held) for held in taken.values()))
+            await self._get_ready(list(taken.values()))
             log.info("%s holds %d partitions, %d of them taken over now", self.name, len(assigned), len(taken))
+            self._health.ready()
             return
 
-    async def _get_ready(self, held: Held) -> None:
-        while self.held.get(held.where) is held:
+    async def _get_ready(self, taken: list[Held]) -> None:
+        while taken := [held for held in taken if not held.lost]:
             try:
-                await self._role.take(held)
+                await self._role.take(taken)
                 break
             except ParleyError as error:
-                log.warning("%s-%d can't be taken yet: %s", held.where.topic, held.partition, error)
+                log.warning("%s can't take its partitions yet: %s", self.name, error)
                 await asyncio.sleep(0.2)
-        held.ready = True
-        if self.held.get(held.where) is held and self._open:
-            self._open_gate(held)
+        for held in taken:
+            held.ready = True
+            if self._open and not held.lost:
+                self._open_gate(held)
 
     def _open_gate(self, held: Held) -> None:
         if not held.ready:

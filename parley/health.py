@@ -1,0 +1,70 @@
+"""Health and metrics of a role that has no HTTP of its own: /health/live, /health/ready, /metrics."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, make_server
+
+from prometheus_client import make_wsgi_app
+
+STALL_S = 30.0
+"""A loop that has not said for so long that it lives is stuck: alive, heartbeating and stuck is the worst failure."""
+
+
+class Health:
+    """What a process says of itself. Set from its event loop, read by a thread."""
+
+    def __init__(self) -> None:
+        self._beat: float | None = None
+        self._not_ready = "starting"
+
+    def beat(self) -> None:
+        """The role's own loop has come round once more."""
+        self._beat = time.monotonic()
+
+    def ready(self) -> None:
+        """The role does its work."""
+        self._not_ready = ""
+
+    def unready(self, reason: str) -> None:
+        """The role does not do its work at present."""
+        self._not_ready = reason
+
+    def live(self) -> str:
+        """Empty, or why the process should be restarted."""
+        if self._beat is None or time.monotonic() - self._beat < STALL_S:
+            return ""
+        return f"the loop has not come round for {time.monotonic() - self._beat:.0f} s"
+
+    def readiness(self) -> str:
+        """Empty, or why there is no work for this process."""
+        return self._not_ready or self.live()
+
+
+class _Quiet(WSGIRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        """Probes are not worth a line."""
+
+
+def serve_health(health: Health, host: str, port: int) -> None:
+    """Serve in a thread, until the process ends.
+
+    Raises:
+        OSError: the port is taken.
+    """
+    metrics = make_wsgi_app()
+    answers: dict[str, Callable[[], str]] = {"/health/live": health.live, "/health/ready": health.readiness}
+
+    def app(environ: dict[str, Any], start: Any) -> Iterable[bytes]:
+        answer = answers.get(environ["PATH_INFO"])
+        if answer is None:
+            return metrics(environ, start)  # type: ignore[no-any-return]
+        wrong = answer()
+        start("503 Service Unavailable" if wrong else "200 OK", [("content-type", "text/plain; charset=utf-8")])
+        return [(wrong or "ok").encode()]
+
+    server = make_server(host, port, app, handler_class=_Quiet)
+    threading.Thread(target=server.serve_forever, name="health", daemon=True).start()

@@ -1,0 +1,130 @@
+"""The whole system as a user starts it: `parley up`, in a process of its own, on free ports and fresh data."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import pytest
+
+from infra.local.aside import settings_aside
+from infra.local.settings import LocalSettings
+
+START_S = 240.0
+STOP_S = 60.0
+
+
+@dataclass
+class System:
+    """One `parley up`. It can be ended and started again on the same data."""
+
+    settings: LocalSettings
+    log: Path
+    extra: dict[str, str] = field(default_factory=dict)
+    key: str = ""
+    _process: asyncio.subprocess.Process | None = None
+
+    @property
+    def base_url(self) -> str:
+        return f"http://{self.settings.edge.host}:{self.settings.edge.port}"
+
+    @property
+    def ws_url(self) -> str:
+        return self.base_url.replace("http", "ws", 1) + "/v1/responses"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"authorization": f"Bearer {self.key}"}
+
+    def environment(self) -> dict[str, str]:
+        """What the roles were started with: for commands that look at the same services."""
+        lines = (self.settings.data / "environment").read_text().splitlines()
+        return dict(line.split("=", 1) for line in lines if "=" in line)
+
+    async def start(self) -> None:
+        local = {
+            f"PARLEY_LOCAL_{name.upper()}": getattr(self.settings, name)
+            for name in ("kafka", "cassandra", "postgres", "edge")
+        }
+        variables = {name: part.model_dump_json() for name, part in local.items()}
+        engines = ",".join(f'"{pool}":{engine.model_dump_json()}' for pool, engine in self.settings.engines.items())
+        with self.log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "parley", "up"),
+                stdout=log,
+                stderr=log,
+                env=os.environ
+                | variables
+                | {"PARLEY_LOCAL_ENGINES": "{" + engines + "}", "PARLEY_LOCAL_DATA": str(self.settings.data)}
+                | self.extra,
+            )
+        await asyncio.wait_for(self._ready(), START_S)
+
+    async def _ready(self) -> None:
+        key_file = self.settings.data / "demo.key"
+        async with httpx.AsyncClient() as client:
+            while True:
+                assert self._process is not None
+                if self._process.returncode is not None:
+                    raise AssertionError(f"`parley up` ended with {self._process.returncode}: {self.tail()}")
+                try:
+                    answer = await client.get(f"{self.base_url}/health/ready")
+                    if answer.status_code == 200 and key_file.exists() and "API key" in self.log.read_text():
+                        self.key = key_file.read_text().strip()
+                        return
+                except httpx.TransportError:
+                    pass
+                await asyncio.sleep(0.2)
+
+    async def stop(self) -> int:
+        """Ctrl-C; gives the exit code."""
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        if process.returncode is None:
+            process.send_signal(signal.SIGINT)
+        try:
+            return await asyncio.wait_for(process.wait(), STOP_S)
+        finally:
+            if process.returncode is None:
+                process.kill()
+
+    def pid_of(self, *role: str) -> int:
+        """The process of a role of this system: what comes after `-m parley`."""
+        wanted = ["-m", "parley", *role]
+        mark = f"PARLEY_KAFKA__BOOTSTRAP=127.0.0.1:{self.settings.kafka.port}".encode()
+        for path in Path("/proc").glob("[0-9]*"):
+            try:
+                arguments = (path / "cmdline").read_bytes().decode().split("\0")[1 : 1 + len(wanted)]
+                if arguments == wanted and mark in (path / "environ").read_bytes().split(b"\0"):
+                    return int(path.name)
+            except OSError:
+                continue
+        raise AssertionError(f"no process of {role} runs")
+
+    def tail(self) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-40:])
+
+
+@pytest.fixture(scope="session")
+async def system(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[System]:
+    folder = tmp_path_factory.mktemp("system")
+    running = System(settings_aside(folder / "data"), folder / "log")
+    try:
+        await running.start()
+        yield running
+    finally:
+        await running.stop()
+
+
+@pytest.fixture
+async def client(system: System) -> AsyncIterator[httpx.AsyncClient]:
+    """HTTP as the demo user."""
+    async with httpx.AsyncClient(base_url=system.base_url, headers=system.headers, timeout=60) as made:
+        yield made
