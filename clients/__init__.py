@@ -1,0 +1,1 @@
+"""Clients: a page and a terminal."""

@@ -1,0 +1,1 @@
+"""`parley chat`: conversations in a terminal."""

@@ -1,0 +1,193 @@
+// Answers over one WebSocket, one after the other, each to its end whatever happens to the socket.
+//
+// A lost socket is opened again after a pause that doubles up to a limit and is drawn at random, so that many pages do
+// not come back at the same moment. An answer that was accepted is resumed after its last event; a request without a
+// word on its acceptance is sent again under its idempotency key, so it runs once.
+
+const FIRST_PAUSE_MS = 300;
+const LONGEST_PAUSE_MS = 10_000;
+/** Silence after which the edge is asked for a sign of life, and after which the socket counts as dead. */
+const PING_AFTER_MS = 8_000;
+const DEAD_AFTER_MS = 16_000;
+/** An edge that has the answer but can't read it now is asked this often. */
+const RESUME_TRIES = 5;
+/** Errors about the socket or the moment, not about the answer. */
+const PASSING = new Set([
+  "internal",
+  "log_unavailable",
+  "overloaded",
+  "rate_limit_exceeded",
+  "shutting_down",
+  "slow_reader",
+  "store_unavailable",
+]);
+/** What is said between turns: the socket closes next. */
+const BETWEEN_TURNS = "websocket_connection_limit_reached";
+
+export class Connection {
+  #key;
+  #on;
+  #socket = null;
+  #answers = [];
+  #failures = 0;
+  #resumes = 0;
+  #pause = null;
+  #silence = null;
+
+  /**
+   * `on.changed(answer)`: it has more to show; `on.connected(bool)`: whether the answer in flight is being heard;
+   * `on.unheard()`: the socket was refused or lost, perhaps for its key.
+   */
+  constructor(key, on) {
+    this.#key = key;
+    this.#on = on;
+    this.#wake = this.#wake.bind(this);
+    addEventListener("online", this.#wake);
+  }
+
+  /** Open the socket before it is needed. */
+  warm() {
+    if (this.#socket === null && this.#pause === null) this.#connect();
+  }
+
+  /** Ask for an answer, or go on with one that runs; after those that were given before. */
+  follow(answer) {
+    this.#answers.push(answer);
+    if (this.#answers.length === 1) this.#begin();
+  }
+
+  /** Have the answer in flight end with what it has. */
+  stop(answer) {
+    answer.stopping = true;
+    if (answer === this.#answers[0]) this.#cancel();
+    this.#on.changed(answer);
+  }
+
+  /** Hear no more; answers go on without us. */
+  close() {
+    removeEventListener("online", this.#wake);
+    this.#answers = [];
+    clearTimeout(this.#pause);
+    this.#drop();
+  }
+
+  get #ready() {
+    return this.#socket?.readyState === WebSocket.OPEN;
+  }
+
+  #wake() {
+    if (this.#pause !== null) {
+      clearTimeout(this.#pause);
+      this.#connect();
+    }
+  }
+
+  #connect() {
+    this.#pause = null;
+    const url = new URL("/v1/responses", location.href);
+    url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
+    const socket = new WebSocket(url, ["parley.v1", `parley.key.${this.#key}`]);
+    this.#socket = socket;
+    socket.onopen = () => this.#begin();
+    socket.onmessage = (message) => this.#hear(JSON.parse(message.data));
+    socket.onclose = () => this.#lost();
+    this.#listen();
+  }
+
+  /** Let go of the socket without waiting for its end. */
+  #drop() {
+    clearTimeout(this.#silence);
+    const socket = this.#socket;
+    this.#socket = null;
+    if (socket !== null) {
+      socket.onopen = socket.onmessage = socket.onclose = null;
+      socket.close();
+    }
+  }
+
+  #lost() {
+    this.#drop();
+    if (this.#answers.length === 0) return;
+    this.#failures += 1;
+    this.#on.connected(false);
+    this.#on.unheard();
+    const longest = Math.min(LONGEST_PAUSE_MS, FIRST_PAUSE_MS * 2 ** this.#failures);
+    this.#pause = setTimeout(() => this.#connect(), longest * (0.5 + Math.random() / 2));
+  }
+
+  /** Say what the first answer needs: to be asked for, or to go on. */
+  #begin() {
+    const answer = this.#answers[0];
+    if (answer === undefined) return;
+    if (!this.#ready) {
+      this.warm();
+      return;
+    }
+    if (answer.id === null) {
+      this.#say({ type: "response.create", ...answer.request });
+    } else {
+      this.#say({ type: "parley:resume", response_id: answer.id, starting_after: answer.last });
+      this.#cancel();
+    }
+    this.#listen();
+  }
+
+  #hear(event) {
+    this.#failures = 0;
+    this.#on.connected(true);
+    this.#listen();
+    const answer = this.#answers[0];
+    if (answer === undefined || event.type.startsWith("parley:")) return;
+    if (event.type === "error") {
+      this.#refused(answer, event);
+    } else if (answer.apply(event)) {
+      this.#resumes = 0;
+      if (event.type === "response.created") this.#cancel();
+      this.#on.changed(answer);
+    } else {
+      this.#lost();
+    }
+    if (answer.ended && answer === this.#answers[0]) this.#next();
+  }
+
+  #refused(answer, { error, status }) {
+    if (error.code === BETWEEN_TURNS) return;
+    const passing = PASSING.has(error.code);
+    if (passing && answer.id !== null && this.#resumes < RESUME_TRIES) {
+      this.#failures = this.#resumes;
+      this.#resumes += 1;
+      this.#lost();
+      return;
+    }
+    answer.fail({ ...error, retryable: passing || status === 429 || status >= 500 });
+    this.#on.changed(answer);
+  }
+
+  #next() {
+    this.#answers.shift();
+    this.#resumes = 0;
+    clearTimeout(this.#silence);
+    this.#begin();
+  }
+
+  #cancel() {
+    const answer = this.#answers[0];
+    if (answer?.stopping && answer.id !== null && this.#ready) {
+      this.#say({ type: "parley:cancel", response_id: answer.id });
+    }
+  }
+
+  #say(message) {
+    this.#socket.send(JSON.stringify(message));
+  }
+
+  /** A socket may be dead without anybody having said so: the browser does not tell, so its silence is watched. */
+  #listen() {
+    clearTimeout(this.#silence);
+    if (this.#answers.length === 0) return;
+    this.#silence = setTimeout(() => {
+      if (this.#ready) this.#say({ type: "parley:ping" });
+      this.#silence = setTimeout(() => this.#lost(), DEAD_AFTER_MS - PING_AFTER_MS);
+    }, PING_AFTER_MS);
+  }
+}
