@@ -263,9 +263,7 @@ class Turn:
                 async with asyncio.timeout(self._left_s(self.request.moderation_deadline)):
                     verdict = await self._side.wait_for_verdict(self.request.response)
             except TimeoutError:
-                return End(
-                    "failed", failure=failure("moderation_unavailable", "the prompt was not checked in time")
-                )
+                return End("failed", failure=failure("moderation_unavailable", "the prompt was not checked in time"))
         self._times.setdefault("moderated", verdict.at)
         if verdict.decision == "block":
             return End("refused", refusal=self._tools.policy.refusal.input)

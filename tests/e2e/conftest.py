@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from infra.local.aside import settings_aside
+from infra.local.find import role_pid
 from infra.local.settings import LocalSettings
 
 START_S = 240.0
@@ -97,16 +98,7 @@ class System:
 
     def pid_of(self, *role: str) -> int:
         """The process of a role of this system: what comes after `-m parley`."""
-        wanted = ["-m", "parley", *role]
-        mark = f"PARLEY_KAFKA__BOOTSTRAP=127.0.0.1:{self.settings.kafka.port}".encode()
-        for path in Path("/proc").glob("[0-9]*"):
-            try:
-                arguments = (path / "cmdline").read_bytes().decode().split("\0")[1 : 1 + len(wanted)]
-                if arguments == wanted and mark in (path / "environ").read_bytes().split(b"\0"):
-                    return int(path.name)
-            except OSError:
-                continue
-        raise AssertionError(f"no process of {role} runs")
+        return role_pid(self.settings.kafka.port, *role)
 
     def tail(self) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-40:])

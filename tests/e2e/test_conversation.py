@@ -50,9 +50,7 @@ async def requests_of(system: System, pool: str, tier: str = "paid") -> list[Inf
         await consumer.stop()
 
 
-async def test_three_turns_over_a_websocket_and_the_third_remembers(
-    system: System, client: httpx.AsyncClient
-) -> None:
+async def test_three_turns_over_a_websocket_and_the_third_remembers(system: System, client: httpx.AsyncClient) -> None:
     conversation = (await client.post("/v1/conversations", json={})).json()["id"]
     said = ["My name is Ada and I like tea.", "Tell me one thing about tea.", "What did I say my name is?"]
     answers = []
@@ -63,7 +61,11 @@ async def test_three_turns_over_a_websocket_and_the_third_remembers(
             assert [event["sequence_number"] for event in heard.events] == list(range(len(heard.events)))
             assert heard.text
             answers.append(heard.text)
-    turns = [r for r in await requests_of(system, "smol") if r.prompt.endswith(f"{said[2]}<|im_end|>\n<|im_start|>assistant\n")]
+    turns = [
+        r
+        for r in await requests_of(system, "smol")
+        if r.prompt.endswith(f"{said[2]}<|im_end|>\n<|im_start|>assistant\n")
+    ]
     assert len(turns) == 1
     prompt = turns[0].prompt
     places = [prompt.index(text) for text in (said[0], answers[0], said[1], answers[1], said[2])]
@@ -136,9 +138,7 @@ async def test_leaving_before_the_first_token_loses_nothing(system: System, clie
     assert text in [part.get("text") for item in items for part in item["content"]]
 
 
-async def test_everything_is_there_after_a_restart_of_everything(
-    system: System, client: httpx.AsyncClient
-) -> None:
+async def test_everything_is_there_after_a_restart_of_everything(system: System, client: httpx.AsyncClient) -> None:
     conversation = (await client.post("/v1/conversations", json={})).json()["id"]
     async with chatting(system) as chat:
         first = await chat.say("My cat is called Turing.", model=MODEL, conversation=conversation, max_output_tokens=24)
@@ -150,7 +150,7 @@ async def test_everything_is_there_after_a_restart_of_everything(
     assert first.text in [part.get("text") for item in items for part in item["content"]]
     async with chatting(system) as chat:
         await chat.say("What is my cat called?", model=MODEL, conversation=conversation, max_output_tokens=24)
-    prompt = (await requests_of(system, "smol"))
+    prompt = await requests_of(system, "smol")
     assert any("Turing" in r.prompt and "What is my cat called?" in r.prompt for r in prompt)
 
 
@@ -159,5 +159,3 @@ async def test_the_prompt_is_counted_as_the_engine_counts(system: System) -> Non
     tokenizer = load_tokenizer("smollm2", settings.tokenizers_dir)
     for request in await requests_of(system, "smol"):
         assert request.prompt_tokens == tokenizer.count(request.prompt)
-
-

@@ -1,0 +1,1 @@
+"""What measures speed: the engine alone and through Parley, side by side in one run."""

@@ -1,0 +1,119 @@
+"""`make bench`: users on the synthetic engine, alone and through Parley, and what each role costs."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import uvloop
+import websockets
+from rich.console import Console
+from rich.table import Table
+
+from bench.figures import Figures, Meter, figures, rss_kib
+from bench.load import Load, engine_user, parley_user
+from bench.system import Configuration, Measured, running
+from infra.local.find import role_pid
+
+console = Console(width=150)
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Users on one system."""
+
+    users: int
+    think_s: float
+
+
+PLAN: dict[str, tuple[Configuration, list[Scenario]]] = {
+    "lanes, score and release": (
+        Configuration("lane", 0),
+        [Scenario(24, 0.3), Scenario(64, 0.0), Scenario(256, 0.0)],
+    ),
+    "lanes, hold-back": (Configuration("lane", None), [Scenario(24, 0.3)]),
+    "session topics, hold-back": (Configuration("session", None), [Scenario(24, 0.3), Scenario(64, 0.0)]),
+}
+
+
+@click.command()
+@click.option("--seconds", default=15.0, show_default=True, help="Length of each measurement.")
+@click.option("--tokens", default=100, show_default=True, help="Tokens of an answer; the engine says one each 20 ms.")
+@click.option("--only", help="Only the systems whose name holds this.")
+@click.option("--idle", default=2_000, show_default=True, help="Idle WebSockets whose memory is measured; 0: none.")
+def main(seconds: float, tokens: int, only: str | None, idle: int) -> None:
+    """Measure. Everything is started fresh, on free ports, and ended afterwards."""
+    uvloop.run(_main(seconds, tokens, only, idle))
+
+
+async def _main(seconds: float, tokens: int, only: str | None, idle: int) -> None:
+    for name, (configuration, scenarios) in PLAN.items():
+        if only and only not in name:
+            continue
+        with tempfile.TemporaryDirectory(prefix="parley-bench-") as folder:
+            async with running(configuration, Path(folder)) as system:
+                for scenario in scenarios:
+                    await _compare(name, system, scenario, seconds, tokens)
+                if idle and configuration.route == "lane" and configuration.hold_back == 0:
+                    await _idle_sockets(system, idle)
+
+
+async def _compare(name: str, system: Measured, scenario: Scenario, seconds: float, tokens: int) -> None:
+    alone = Load(scenario.users, scenario.think_s, seconds, tokens)
+    through = Load(scenario.users, scenario.think_s, seconds, tokens)
+    meter, itself = Meter(system.pids()), Meter({"engine": system.pids()["engine"]})
+    await alone.run(engine_user(system.engine), itself.start, itself.stop)
+    await through.run(parley_user(system.base_url, system.key), meter.start, meter.stop)
+    rows = {
+        "engine alone": (figures(alone), itself),
+        "through Parley": (figures(through), meter),
+    }
+    if system.hold_back:
+        rows[f"engine alone, token {system.hold_back + 1}"] = (figures(alone, system.hold_back), itself)
+    _print(f"{name}: {scenario.users} users, {scenario.think_s:g} s of think time", rows)
+
+
+async def _idle_sockets(system: Measured, count: int) -> None:
+    pid = role_pid(system.settings.kafka.port, "edge")
+    url = system.base_url.replace("http", "ws", 1) + "/v1/responses"
+    headers = {"authorization": f"Bearer {system.key}"}
+    before = rss_kib(pid)
+    sockets = []
+    for _ in range(0, count, 50):
+        connecting = (websockets.connect(url, additional_headers=headers, compression=None) for _ in range(50))
+        sockets += await asyncio.gather(*connecting)
+    await asyncio.sleep(2)
+    console.print(f"{len(sockets)} idle WebSockets: {(rss_kib(pid) - before) / len(sockets):.1f} KiB each at the edge")
+    await asyncio.gather(*(socket.close() for socket in sockets))
+
+
+def _print(title: str, rows: dict[str, tuple[Figures, Meter]]) -> None:
+    table = Table(title=title, title_justify="left")
+    for column in (
+        "",
+        "turns",
+        "failed",
+        "TTFT p50",
+        "p99",
+        "session's first",
+        "p99",
+        "between p50",
+        "p99",
+        "tokens/s",
+    ):
+        table.add_column(column, justify="left" if not column else "right")
+    for label, (seen, _) in rows.items():
+        times = (seen.ttft_p50, seen.ttft_p99, seen.first_turn_p50, seen.first_turn_p99, seen.between_p50)
+        texts = [f"{value:.1f}" for value in (*times, seen.between_p99)]
+        table.add_row(label, str(seen.turns), str(seen.failed), *texts, f"{seen.tokens_per_s:.0f}")
+    console.print(table)
+    seen, meter = rows["through Parley"]
+    each = meter.per_token_us(seen.tokens)
+    console.print("CPU microseconds a token: " + ", ".join(f"{role} {cost:.0f}" for role, cost in each.items()) + "\n")
+
+
+if __name__ == "__main__":
+    main()

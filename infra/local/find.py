@@ -1,0 +1,44 @@
+"""Finding the processes of a running system: for measurements, and for tests that end one of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def role_pid(kafka_port: int, *role: str) -> int:
+    """The process of a role (what follows `-m parley`) of the system whose Kafka listens on a port.
+
+    Raises:
+        LookupError: none runs.
+    """
+    wanted = ["-m", "parley", *role]
+    mark = f"PARLEY_KAFKA__BOOTSTRAP=127.0.0.1:{kafka_port}".encode()
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            arguments = (path / "cmdline").read_bytes().decode().rstrip("\0").split("\0")[1:]
+            if arguments == wanted and mark in (path / "environ").read_bytes().split(b"\0"):
+                return int(path.name)
+        except OSError:
+            continue  # it has ended meanwhile, or is somebody else's
+    raise LookupError(f"no process of {' '.join(role)} runs")
+
+
+def listener_pid(port: int) -> int:
+    """The process that listens on a port of loopback.
+
+    Raises:
+        LookupError: none does.
+    """
+    inodes = set()
+    for table in ("tcp", "tcp6"):
+        for line in (Path("/proc/net") / table).read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and int(fields[1].rsplit(":", 1)[1], 16) == port:
+                inodes.add(f"socket:[{fields[9]}]")
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if any(str(fd.readlink()) in inodes for fd in (process / "fd").iterdir()):
+                return int(process.name)
+        except OSError:
+            continue
+    raise LookupError(f"nothing listens on {port}")
