@@ -49,9 +49,13 @@ class MessagesView:
             owner = owner or event.user
             if event.user != owner:
                 log.warning("%d: an event of another user than the session's is void", entry.offset)
+            elif isinstance(event, SessionDeleted):
+                await self._event(
+                    entry
+                )  # again, should the session be marked already: the first time may have been cut
+                deleted = True
             elif not deleted:
                 await self._event(entry)
-                deleted = isinstance(event, SessionDeleted)
 
     async def _event(self, entry: Entry[TurnsEvent]) -> None:
         match entry.event:

@@ -74,6 +74,7 @@ class _Batch:
     ends: dict[TopicPartition, int]
     """What may be committed once all of it is written."""
     assignment: int
+    """Under which it came. Writing it under a later one does no harm; its commit might take another member's back."""
 
 
 class ViewConsumer(ConsumerRebalanceListener, Generic[E_]):  # type: ignore[misc]
@@ -127,13 +128,7 @@ class ViewConsumer(ConsumerRebalanceListener, Generic[E_]):  # type: ignore[misc
             ParleyError: log_unavailable: no broker answers at the start.
         """
         try:
-            await self._consumer.start()
-            await self._producer.start()
-        except (KafkaError, OSError) as error:
-            raise ParleyError("log_unavailable", f"no broker answers at {self._settings.kafka.bootstrap}") from error
-        self._consumer.subscribe(self._topics, listener=self)
-        self.ready = True
-        try:
+            await self._start()
             while not stop.is_set():
                 batch = self._backlog.pop(0) if self._backlog else await self._poll(POLL_MS)
                 if batch is not None:
@@ -145,17 +140,23 @@ class ViewConsumer(ConsumerRebalanceListener, Generic[E_]):  # type: ignore[misc
                 with contextlib.suppress(KafkaError, TimeoutError):
                     await asyncio.wait_for(part.stop(), DRAIN_S)
 
+    async def _start(self) -> None:
+        try:
+            await self._consumer.start()
+        except (KafkaError, OSError) as error:
+            raise ParleyError("log_unavailable", f"no broker answers at {self._settings.kafka.bootstrap}") from error
+        await self._producer.start()
+        self._consumer.subscribe(self._topics, listener=self)
+        self.ready = True
+
     # -- the loop -----------------------------------------------------------------------------------------------------
 
     async def _poll(self, timeout_ms: int) -> _Batch | None:
-        # Records that were fetched while a rebalance ran may belong to an assignment that is over. Writing them does no
-        # harm; only the commit must be of the assignment that they came under.
-        assignment = self._assignment
         found = await self._consumer.getmany(timeout_ms=timeout_ms, max_records=BATCH)
         records = [record for part in found.values() for record in part]
         if not records:
             return None
-        return _Batch(records, {where: part[-1].offset + 1 for where, part in found.items()}, assignment)
+        return _Batch(records, {where: part[-1].offset + 1 for where, part in found.items()}, self._assignment)
 
     async def _see_through(self, batch: _Batch, stop: asyncio.Event) -> None:
         """Write a batch, however long it takes, then commit it."""

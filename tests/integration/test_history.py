@@ -21,6 +21,7 @@ from parley.log.partitions import partition_of, session_key
 from parley.log.producer import Producer
 from parley.log.views import Entry, ViewConsumer
 from parley.settings import Settings
+from parley.stores.cql import CqlClient
 from parley.stores.messages import MessageStore
 from parley.stores.migrate import migrate
 from parley.stores.postgres import open_pool
@@ -94,7 +95,7 @@ async def running(settings: Settings, *stores: Store) -> AsyncIterator[None]:
         await asyncio.wait_for(asyncio.gather(*tasks), 20)
 
 
-async def eventually(check: Callable[[], Awaitable[bool]], within: float = 30.0) -> None:
+async def eventually(check: Callable[[], Awaitable[bool]], within: float = 60.0) -> None:
     async with asyncio.timeout(within):
         while not await check():
             await asyncio.sleep(0.05)
@@ -218,6 +219,27 @@ async def test_a_deleted_session_stays_deleted_when_its_running_turn_ends(world:
     assert header.deleted
     assert await world.messages.turns(chat.session, limit=10) == []
     assert await world.sessions.get(chat.user, chat.session) is None
+
+
+async def test_a_deletion_that_was_cut_short_is_finished(world: World) -> None:
+    """The process died after the session had been marked and before its messages were gone."""
+    chat = Chat()
+    async with running(world.settings, "messages"):
+        await world.say(chat.started(1), chat.ended(1))
+        await eventually(holds(world, chat, "completed"))
+        client = await CqlClient.connect(world.settings.messages)
+        keyspace = world.messages.keyspace
+        mark = f"UPDATE {keyspace}.session_header SET deleted_at = toTimestamp(now()) WHERE session_id = %s"
+        await client.execute(mark, (chat.session,))
+
+        async def gone() -> bool:
+            rows = f"SELECT * FROM {keyspace}.message WHERE session_id = %s AND bucket = 0"
+            return not await client.execute(rows, (chat.session,))
+
+        assert not await gone()
+        await world.say(chat.deleted())
+        await eventually(gone)
+        await client.close()
 
 
 @pytest.mark.parametrize("away", ["messages", "sessions"])
