@@ -1,8 +1,7 @@
 """As much of HTTP/2 (RFC 9113) as a gRPC client of long streams needs. Sans-I/O: bytes in, bytes out.
 
-Why not grpcio: it wakes a thread and then the event loop for every message. A token costs 35 µs of CPU here and
-140 there, with 64 streams that are each in a phase of their own (docs in infra/triton/README.md); a worker handles
-thousands a second.
+Why not grpcio: its asyncio side wakes a thread and then the event loop for every message, about twice the CPU of
+what is here (figures in infra/triton/README.md), and a worker reads thousands of messages a second.
 
 A `Connection` multiplexes `Stream`s. Each stream sends one message and receives many. States of a stream: open,
 then ended with a `Status` (of the server, or made here when the stream is reset or the connection is lost); a
