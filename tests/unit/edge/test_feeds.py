@@ -1,0 +1,152 @@
+"""Feeds and those who watch them: late, early, slow, and when nobody does."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from parley.errors import ParleyError
+from parley.ids import Keys, new_response_id, new_session
+from producers.edge.feeds import Cursor, Feed, Feeds
+from producers.edge.handshake import check_origin
+from producers.edge.lanes import lanes_of
+from schemas.routes import Delta, Fence, Opened, Terminal, encode_route_record
+
+USER, SESSION = new_session(), new_session()
+RESPONSE = new_response_id(Keys((b"k" * 32,)), USER, SESSION, 3, 10, 1)
+OPENED = Opened(session=SESSION, user=USER, created_at=1, waiting=False)
+FENCE = Fence(epoch=(1, 1, 1, 1), writer="w")
+
+
+def put(feed: Feed, *events: Opened | Fence | Delta | Terminal) -> None:
+    feed.absorb(encode_route_record(events))
+    feed.notify()
+
+
+def deltas(first: int, count: int) -> tuple[Delta, ...]:
+    return tuple(Delta(writer="w", seq=first + n, text=".", tokens=1) for n in range(count))
+
+
+def terminal(seq: int) -> Terminal:
+    return Terminal(writer="w", seq=seq, kind="completed", model="m", ended_at=1)
+
+
+async def test_joining_late_reads_the_same_as_joining_early() -> None:
+    feed = Feed(RESPONSE, USER)
+    early = Cursor(feed, 0, 100)
+    put(feed, OPENED, FENCE, *deltas(0, 3))
+    late, after = Cursor(feed, 0, 100), Cursor(feed, 5, 100)
+    first = await early.take(1)
+    put(feed, terminal(3))
+    assert first is not None
+    rest = await early.take(1)
+    assert rest is not None
+    assert await late.take(1) == first + rest
+    assert await after.take(1) == (first + rest)[5:]
+    assert [await early.take(1), await late.take(1)] == [None, None]
+
+
+async def test_a_wait_ends_with_the_next_event_or_the_timeout() -> None:
+    feed = Feed(RESPONSE, USER)
+    cursor = Cursor(feed, 0, 100)
+    assert await cursor.take(0.01) == []
+    waiting = asyncio.create_task(cursor.take(10))
+    await asyncio.sleep(0)
+    put(feed, OPENED)
+    taken = await waiting
+    assert taken is not None
+    assert [event.type for event in taken] == ["response.created"]
+
+
+async def test_another_users_route_is_refused_before_anything_is_said() -> None:
+    feed = Feed(RESPONSE, new_session())
+    cursor = Cursor(feed, 0, 100)
+    put(feed, OPENED, FENCE, *deltas(0, 3))
+    with pytest.raises(ParleyError, match="no such response"):
+        await cursor.take(1)
+    assert feed.events == []
+
+
+async def test_a_reader_that_does_not_read_is_sent_away_and_the_others_go_on() -> None:
+    feed = Feed(RESPONSE, USER)
+    put(feed, OPENED, FENCE, *deltas(0, 50))
+    slow, good = Cursor(feed, 0, 10), Cursor(feed, 0, 10)
+    for n in range(20):
+        put(feed, *deltas(50 + n, 1))
+        assert await good.take(1)
+    with pytest.raises(ParleyError) as error:
+        await slow.take(1)
+    assert error.value.kind.code == "slow_reader"
+
+
+async def test_what_was_there_before_makes_nobody_slow() -> None:
+    feed = Feed(RESPONSE, USER)
+    feed.backlog = 10**6
+    cursor = Cursor(feed, 0, 10)
+    put(feed, OPENED, FENCE, *deltas(0, 500))
+    taken = await cursor.take(1)
+    assert taken is not None
+    assert len(taken) == 504
+
+
+async def test_a_feed_that_nobody_watches_ends_and_so_does_its_reader() -> None:
+    feeds, stopped = Feeds(), []
+    feed = feeds.open(RESPONSE, USER)
+    feeds.on_release(feed, lambda: stopped.append(True))
+    one, two = Cursor(feed, 0, 10), Cursor(feed, 0, 10)
+    one.close()
+    assert feeds.get(RESPONSE) is feed
+    two.close()
+    assert feeds.get(RESPONSE) is None
+    assert stopped == [True]
+
+
+async def test_an_ended_feed_is_forgotten_though_somebody_still_reads() -> None:
+    feeds = Feeds()
+    feed = feeds.open(RESPONSE, USER)
+    cursor = Cursor(feed, 0, 10)
+    put(feed, OPENED, FENCE, terminal(0))
+    assert len(feeds) == 0
+    taken = await cursor.take(1)
+    assert taken is not None
+    assert taken[-1].type == "response.completed"
+
+
+def test_unreadable_records_are_skipped() -> None:
+    feed = Feed(RESPONSE, USER)
+    for garbage in (b"\xff\xfe{", b"null", b"{}", b'[{"v": 99, "type": "opened"}]', None):
+        feed.absorb(garbage)
+    put(feed, OPENED)
+    assert len(feed.events) == 1
+
+
+def test_lanes_are_spread_over_edges_and_stay() -> None:
+    chosen = [lanes_of(f"edge-{n}", 16) for n in range(200)]
+    assert chosen == [lanes_of(f"edge-{n}", 16) for n in range(200)]
+    assert {len(set(lanes)) for lanes in chosen} == {4}
+    load = [sum(lane in lanes for lanes in chosen) for lane in range(16)]
+    assert min(load) > 25
+    assert max(load) < 80
+
+
+@pytest.mark.parametrize(
+    ("origin", "allowed", "fine"),
+    [
+        (None, (), True),
+        ("http://chat.example:8080", (), True),
+        ("https://chat.example:8080", (), True),  # TLS may end in front of the edge
+        ("http://chat.example", (), False),
+        ("https://evil.example", (), False),
+        ("null", (), False),
+        ("https://other.example", ("https://other.example",), True),
+        ("https://evil.example", ("*",), True),
+    ],
+)
+def test_origins(origin: str | None, allowed: tuple[str, ...], fine: bool) -> None:
+    if fine:
+        check_origin(origin, "chat.example:8080", allowed)
+    else:
+        with pytest.raises(ParleyError) as error:
+            check_origin(origin, "chat.example:8080", allowed)
+        assert error.value.kind.code == "origin_not_allowed"
