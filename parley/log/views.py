@@ -3,7 +3,8 @@
 A view holds no state and takes no partitions over: its writes are idempotent, so the group's commits need no fence. It
 writes a batch, then commits what is durably written. While its store is away it waits, forever if need be: partitions
 are paused, polls go on so that the member keeps its place, nothing is dropped and nothing is passed over. A record that
-can't be read, or that the store can't take whenever it is asked, goes to the dead-letter queue as it was.
+can't be read, or that the store can't take whenever it is asked, goes to the dead-letter queue as it was; when too many
+do, something else is wrong, and the view stands still rather than empty the log into that queue.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -44,6 +46,12 @@ DRAIN_S = 5.0
 """How long a batch may go on once the process shall end. What is not committed by then is written again."""
 COMMIT_S = 5.0
 """How long a commit may take: aiokafka alone would try for as long as no coordinator answers."""
+
+UNFORESEEN = 5
+"""Attempts with an error that is none of the taxonomy before the record that causes it is looked for and given up."""
+LOSSES_IN_A_ROW = 20
+LOSSES_OF_100 = 20
+"""More dead letters than these: the view stands still until it is restarted (protocol.md, section 8)."""
 
 RECORDS = Counter("parley_view_records_total", "Records that a view is done with, by outcome.", ("group", "outcome"))
 ATTEMPTS = Counter("parley_view_failed_attempts_total", "Attempts at a batch that the store did not take.", ("group",))
@@ -118,8 +126,10 @@ class ViewConsumer(ConsumerRebalanceListener, Generic[E_]):  # type: ignore[misc
         self._written: dict[TopicPartition, int] = {}
         """Ends of durably written prefixes that are not committed yet."""
         self._backlog: list[_Batch] = []
+        self._dead: deque[bool] = deque([False] * 100, maxlen=100)
+        """Of the last hundred records, which went to the dead letters."""
         self.ready = False
-        """The store took the last batch."""
+        """The store took the last batch, and not too many records went to the dead letters."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Feed the store until `stop` is set: after the batch in hand, or without it if its store is away.
@@ -237,29 +247,49 @@ class ViewConsumer(ConsumerRebalanceListener, Generic[E_]):  # type: ignore[misc
 
         await self._persist(attempt)
         RECORDS.labels(self._group, "applied").inc(len(entries))
+        self._dead.extend([False] * len(entries))
 
     async def _bury(self, record: Record, error: BadRecord) -> None:
         """Nothing of a turn is lost with it: the orchestrator answers for the turn's end, not its views."""
         log.warning("%s: %s-%d@%d: %s", self._group, record.topic, record.partition, record.offset, error)
+        if sum(self._dead) >= LOSSES_OF_100 or all(list(self._dead)[-LOSSES_IN_A_ROW:]):
+            log.error("%s stands still: too many records can't be kept; see chat.dlq, then restart", self._group)
+            self.ready = False
+            WAITING.labels(self._group).set(1)
+            await asyncio.Event().wait()  # ends with the process
 
         async def attempt() -> None:
             partitions = self._settings.topics.topics[DLQ].partitions
             await dead_letter(self._producer, record, group=self._group, error=error, partitions=partitions)
 
-        await self._persist(attempt)
+        try:
+            await self._persist(attempt)
+        except BadRecord as refused:
+            log.error("%s: not even the dead-letter queue takes it: %s", self._group, refused)
         RECORDS.labels(self._group, "dead").inc()
+        self._dead.append(True)
 
     async def _persist(self, attempt: Callable[[], Awaitable[None]]) -> None:
-        """Try until it succeeds. BadRecord passes through: trying again would not help."""
+        """Try until it succeeds.
+
+        Raises:
+            BadRecord: trying again would not help.
+        """
+        unforeseen = 0
         for failures in itertools.count():
             try:
                 await attempt()
             except BadRecord:
                 raise
             except ParleyError as error:
+                if not error.kind.retryable:
+                    raise BadRecord(error.message) from error
                 log.warning("%s waits: %s", self._group, error.message)
-            except Exception:
+            except Exception as error:
                 log.exception("%s waits: an error that nobody foresaw", self._group)
+                unforeseen += 1
+                if unforeseen == UNFORESEEN:
+                    raise BadRecord(f"{type(error).__name__}, {unforeseen} times") from error
             else:
                 self.ready = True
                 WAITING.labels(self._group).set(0)

@@ -13,7 +13,7 @@ import asyncio
 import struct
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing, contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from cassandra.query import UNSET_VALUE, PreparedStatement
@@ -27,6 +27,7 @@ from schemas.base import NO_EPOCH, Epoch, Item, Millis, Part, Text
 from schemas.turns import SessionChanged, SessionDeleted, TurnEnded, TurnStarted
 from schemas.wire import BadRecord, decoder
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 BUCKET = 500
 """Turns in a partition: it stays small however long the chat."""
 PAGE = 500
@@ -272,4 +273,4 @@ def _storable() -> Iterator[None]:
 
 
 def _time(ms: Millis) -> datetime:
-    return datetime.fromtimestamp(ms / 1000, UTC)
+    return EPOCH + timedelta(milliseconds=ms)  # OverflowError beyond the year 9999, on every platform

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
@@ -166,7 +166,7 @@ async def test_bad_bytes_go_to_the_dead_letters_as_they_were_and_the_next_record
     await world.say(chat.started(1), chat.ended(1))
     async with running(world.settings, "messages", "sessions"):
         await eventually(holds(world, chat, "completed"))
-        letters = await _dead_letters(world, b"history-messages", 2)
+        letters = (await _dead_letters(world, b"history-messages", 2))[-2:]
     assert [letter.value for letter in letters] == [bad, too_late]
     found = dict(letters[0].headers)
     assert (letters[0].key, found["odd"]) == (session_key(chat.session.hex), b"\xff")
@@ -174,7 +174,7 @@ async def test_bad_bytes_go_to_the_dead_letters_as_they_were_and_the_next_record
 
 
 async def _dead_letters(world: World, group: bytes, count: int) -> list[Any]:
-    """The newest letters of a group, once there are so many."""
+    """The letters of a group, once there are so many."""
     consumer = AIOKafkaConsumer(DLQ, bootstrap_servers=world.settings.kafka.bootstrap, auto_offset_reset="earliest")
     await consumer.start()
     try:
@@ -183,7 +183,7 @@ async def _dead_letters(world: World, group: bytes, count: int) -> list[Any]:
             while len(letters) < count:
                 for records in (await consumer.getmany(timeout_ms=200)).values():
                     letters += [record for record in records if dict(record.headers).get("x-dlq-group") == group]
-        return letters[-count:]
+        return letters
     finally:
         await consumer.stop()
 
@@ -310,44 +310,94 @@ async def test_a_process_stops_promptly_while_its_store_is_away(world: World) ->
         await eventually(caught_up)
 
 
-async def test_a_batch_is_held_together_through_rebalances(world: World) -> None:
-    """Two members, one slow store: whatever a member had in hand when it lost a partition is written by somebody."""
+@asynccontextmanager
+async def topic_of_its_own(world: World, partitions: int) -> AsyncIterator[str]:
+    """For views that are not history's."""
+    name = f"t{uuid4().hex[:8]}"
+    async with connect(world.settings.kafka) as admin:
+        made = world.settings.topics.topics[TURNS].model_copy(update={"name": name, "partitions": partitions})
+        await admin.create([made], replication=1, min_insync_replicas=1)
+        yield name
+        await admin.delete([name])
+
+
+@asynccontextmanager
+async def member(world: World, topic: str, apply: Any) -> AsyncIterator[ViewConsumer[TurnEnded]]:
+    """One member of the group that feeds a store of ends through `apply`."""
+    decode: Callable[[bytes | None], TurnEnded] = decoder(TurnEnded)
+    view = ViewConsumer(world.settings, f"group-of-{topic}", [topic], decode, apply)
+    stop = asyncio.Event()
+    task = asyncio.create_task(view.run(stop))
+    yield view
+    stop.set()
+    await asyncio.wait_for(task, 30)
+
+
+async def test_whatever_a_member_had_in_hand_when_it_lost_a_partition_is_written_by_somebody(world: World) -> None:
     chat = Chat()
     written: list[int] = []
-    decode: Callable[[bytes | None], TurnEnded] = decoder(TurnEnded)
 
-    async def slow(entries: Any) -> None:
+    async def slow(entries: Sequence[Entry[TurnEnded]]) -> None:
         await asyncio.sleep(0.3)
-        mine: list[Entry[TurnEnded]] = [entry for entry in entries if entry.event.session == chat.session]
-        written.extend(entry.event.turn for entry in mine)
+        written.extend(entry.event.turn for entry in entries)
 
-    topic = f"t{uuid4().hex[:8]}"
-    async with connect(world.settings.kafka) as admin:
-        made = world.settings.topics.topics[TURNS].model_copy(update={"name": topic, "partitions": 4})
-        await admin.create([made], replication=1, min_insync_replicas=1)
-    stops: list[asyncio.Event] = []
-    members: list[asyncio.Task[None]] = []
-
-    def join() -> None:
-        stops.append(asyncio.Event())
-        view = ViewConsumer(world.settings, f"group-of-{topic}", [topic], decode, slow)
-        members.append(asyncio.create_task(view.run(stops[-1])))
-
-    join()
-    for turn in range(1, 61):
-        await world.producer.send(topic, encode(chat.ended(turn)), key=None, partition=turn % 4)
-        if turn == 20:
-            join()
-        if turn == 40:
-            stops[0].set()
-        await asyncio.sleep(0.05)
+    async def say(turns: range) -> None:
+        for turn in turns:
+            await world.producer.send(topic, encode(chat.ended(turn)), key=None, partition=turn % 4)
+            await asyncio.sleep(0.02)
 
     async def complete() -> bool:
         return set(written) == set(range(1, 61))
 
-    await eventually(complete)
-    stops[1].set()
-    await asyncio.gather(*members)
+    async with topic_of_its_own(world, 4) as topic, AsyncExitStack() as second:
+        async with member(world, topic, slow):
+            await say(range(1, 21))
+            await second.enter_async_context(member(world, topic, slow))
+            await say(range(21, 41))
+        await say(range(41, 61))
+        await eventually(complete)
+
+
+async def test_a_record_that_fails_in_a_way_nobody_foresaw_is_found_and_given_up(world: World) -> None:
+    chat = Chat()
+    written: list[int] = []
+
+    async def picky(entries: Sequence[Entry[TurnEnded]]) -> None:
+        if any(entry.event.turn == 2 for entry in entries):
+            raise RuntimeError("a bug")
+        written.extend(entry.event.turn for entry in entries)
+
+    async with topic_of_its_own(world, 1) as topic, member(world, topic, picky):
+        for turn in (1, 2, 3):
+            await world.producer.send(topic, encode(chat.ended(turn)), key=None, partition=0)
+        [letter] = await _dead_letters(world, f"group-of-{topic}".encode(), 1)
+        assert letter.value == encode(chat.ended(2))
+
+        async def complete() -> bool:
+            return set(written) == {1, 3}
+
+        await eventually(complete)
+
+
+async def test_a_view_stands_still_rather_than_empty_the_log_into_the_dead_letters(world: World) -> None:
+    """Twenty bad records in a row (protocol.md, section 8)."""
+
+    async def never(entries: Sequence[Entry[TurnEnded]]) -> None:
+        raise AssertionError("nothing was good")
+
+    async with topic_of_its_own(world, 1) as topic:
+        for number in range(25):
+            await world.producer.send(topic, b"bad %d" % number, key=None, partition=0)
+        async with member(world, topic, never) as view:
+            letters = await _dead_letters(world, f"group-of-{topic}".encode(), 20)
+
+            async def still() -> bool:
+                return not view.ready
+
+            await eventually(still)
+            await asyncio.sleep(0.5)
+        assert [letter.value for letter in letters] == [b"bad %d" % number for number in range(20)]
+        assert len(await _dead_letters(world, f"group-of-{topic}".encode(), 20)) == 20
 
 
 async def test_no_broker_is_said_plainly(world: World, free_port: int) -> None:
