@@ -59,6 +59,7 @@ class Follower:
         try:
             await self._consumer.start()
         except (KafkaError, OSError) as error:
+            await self._consumer.stop()
             raise ParleyError("log_unavailable", "no broker answers") from error
         self._task = asyncio.create_task(self._poll(), name="follower")
 

@@ -135,7 +135,11 @@ class Producer:
                 request_timeout_ms=self._settings.request_timeout_ms,
                 retry_backoff_ms=self._settings.replica_lag_retry_ms,
             )
-            await producer.start()
+            try:
+                await producer.start()
+            except BaseException:
+                await producer.stop()
+                raise
             self._generations.append(producer)
 
 
