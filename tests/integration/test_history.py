@@ -12,7 +12,6 @@ from uuid import uuid4
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
-from stores_parts import Chat, Proxy, address_of, all_settings, fresh_database, messages_settings, through
 
 from consumers.history.main import Store, feed, group_of
 from parley.errors import ParleyError
@@ -29,6 +28,15 @@ from parley.stores.sessions import Sessions
 from parley.topics import DLQ, TURNS
 from schemas.turns import Feedback, TurnEnded
 from schemas.wire import REPLAY_HEADER, TurnsEvent, decoder, encode, headers
+from tests.integration.stores_parts import (
+    Chat,
+    Proxy,
+    address_of,
+    all_settings,
+    fresh_database,
+    messages_settings,
+    through,
+)
 
 pytestmark = pytest.mark.stack
 

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from stores_parts import NOW, Chat, Proxy, messages_settings
 
 from parley.errors import ParleyError
 from parley.settings import MessagesSettings
@@ -17,6 +16,7 @@ from parley.stores.messages import BUCKET, MessageStore, epoch_bytes
 from parley.stores.migrate import migrate_messages
 from schemas.base import NO_EPOCH, Item, Refusal, Text
 from schemas.turns import TurnEnded, TurnStarted
+from tests.integration.stores_parts import NOW, Chat, Proxy, messages_settings
 
 pytestmark = pytest.mark.stack
 

@@ -10,7 +10,6 @@ from uuid import uuid4
 
 import pytest
 from click.testing import CliRunner, Result
-from stores_parts import NOW, Chat, Proxy, address_of, all_settings, fresh_database, messages_settings, through
 
 from parley.errors import ParleyError
 from parley.settings import PostgresSettings
@@ -21,6 +20,16 @@ from parley.stores.demo import DEMO_EMAIL, ensure_demo
 from parley.stores.migrate import MigrationError, migrate, migrate_postgres
 from parley.stores.postgres import Pool, borrowed, connect, open_pool
 from parley.stores.sessions import SessionEvent, Sessions
+from tests.integration.stores_parts import (
+    NOW,
+    Chat,
+    Proxy,
+    address_of,
+    all_settings,
+    fresh_database,
+    messages_settings,
+    through,
+)
 
 pytestmark = pytest.mark.stack
 
