@@ -7,14 +7,14 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 from uuid import uuid4
 
+import grpc  # type: ignore[import-untyped]
+import grpc.aio  # type: ignore[import-untyped]
 from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelStreamInferResponse
 
-from inference_workers.engine.channel import Call, CallFailed, Channel
 from inference_workers.engine.contract import (
-    EngineResponse,
     EngineTimings,
     Generation,
     generation_request,
@@ -22,7 +22,6 @@ from inference_workers.engine.contract import (
     stop_request,
 )
 from inference_workers.engine.errors import EngineError, EngineRefused, EngineSilent, EngineUnavailable
-from inference_workers.engine.http2 import Code, Status
 from inference_workers.engine.progress import CumulativeProgress, PieceProgress
 
 CANCELLED: Final = "cancelled"
@@ -31,8 +30,9 @@ CANCELLED: Final = "cancelled"
 _METHOD: Final = "/inference.GRPCInferenceService/ModelStreamInfer"
 # An error on a Triton stream is a bare text; with this header it is a status, and ends the stream.
 _METADATA: Final = (("triton_grpc_error", "true"),)
-_REFUSALS: Final = {Code.INVALID_ARGUMENT, Code.OUT_OF_RANGE, Code.UNIMPLEMENTED}
-_ABSENCES: Final = {Code.UNAVAILABLE, Code.NOT_FOUND, Code.DEADLINE_EXCEEDED}
+_MAX_MESSAGE: Final = 16 << 20  # bytes; a cumulative text grows
+_REFUSALS: Final = {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.OUT_OF_RANGE, grpc.StatusCode.UNIMPLEMENTED}
+_ABSENCES: Final = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.NOT_FOUND, grpc.StatusCode.DEADLINE_EXCEEDED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +62,20 @@ class EngineClient:
         self.model = model
         self._progress = CumulativeProgress if cumulative else PieceProgress
         self._silence_s = silence_s
-        self._cumulative = cumulative
-        self._channel = Channel(url)
+        self._channel = grpc.aio.insecure_channel(
+            url,
+            options=[
+                ("grpc.max_receive_message_length", _MAX_MESSAGE),
+                ("grpc.max_send_message_length", _MAX_MESSAGE),
+                # Each client its own connection: two engines' streams never share one's flow control.
+                ("grpc.use_local_subchannel_pool", 1),
+            ],
+        )
+        self._stream_infer = self._channel.stream_stream(
+            _METHOD,
+            request_serializer=ModelInferRequest.SerializeToString,
+            response_deserializer=ModelStreamInferResponse.FromString,
+        )
 
     async def generate(self, generation: Generation) -> AsyncGenerator[EngineChunk, None]:
         """The answer as it comes; the last chunk, and only it, has a finish_reason.
@@ -77,27 +89,35 @@ class EngineClient:
         :raises EngineError: the run failed, or ended without saying how.
         """
         progress = self._progress()
-        call = await self._call(generation_request(self.model, generation))
+        call = self._stream_infer(metadata=_METADATA)
         watch = _Watch(call, self._silence_s)
         try:
-            while messages := await call.read():
+            await call.write(generation_request(self.model, generation))
+            await call.done_writing()
+            while (message := await call.read()) is not grpc.aio.EOF:
                 watch.heard()
-                # The newest response of a cumulative stream holds all that those before it held.
-                for raw in messages[-1:] if self._cumulative else messages:
-                    response = _response(raw)
-                    over = response.finish_reason is not None
-                    text = progress.advance(response.text, over) if response.text is not None else ""
-                    if text or over:
-                        yield EngineChunk(text, response.finish_reason, response.timings)
-                    if over:
-                        return
-        except CallFailed as failed:
-            if watch.silent:
-                raise EngineSilent(f"nothing from {self.model} for {self._silence_s:g} s") from None
-            if failed.status.code == Code.CANCELLED:
+                if message.error_message:
+                    raise EngineError(message.error_message)
+                response = read_response(message)
+                reason = response.finish_reason
+                text = progress.advance(response.text, reason is not None) if response.text is not None else ""
+                if reason is not None:
+                    yield EngineChunk(text, reason, response.timings)
+                    return
+                if text:
+                    yield EngineChunk(text)
+                if response.final:
+                    break
+        except grpc.aio.AioRpcError as error:
+            if _stopped_by_request(error):
                 yield EngineChunk("", CANCELLED)
                 return
-            raise _error(failed.status) from failed
+            raise _error(error) from error
+        except asyncio.CancelledError:
+            # A call that the watch has cancelled looks like a cancelled task.
+            if watch.silent:
+                raise EngineSilent(f"nothing from {self.model} for {self._silence_s:g} s") from None
+            raise
         finally:
             watch.end()
             call.cancel()
@@ -110,19 +130,17 @@ class EngineClient:
 
         :raises EngineError: the engine did not take the request.
         """
+        call = self._stream_infer(metadata=_METADATA, timeout=timeout_s)
         try:
-            async with asyncio.timeout(timeout_s):
-                call = await self._call(stop_request(self.model, request_id))
-                try:
-                    while await call.read():
-                        pass
-                finally:
-                    call.cancel()
-        except CallFailed as failed:
-            if failed.status.code != Code.CANCELLED:
-                raise _error(failed.status) from failed
-        except TimeoutError:
-            raise EngineSilent(f"{self.model} did not answer a stop in {timeout_s:g} s") from None
+            await call.write(stop_request(self.model, request_id))
+            await call.done_writing()
+            while await call.read() is not grpc.aio.EOF:
+                pass
+        except grpc.aio.AioRpcError as error:
+            if not _stopped_by_request(error):
+                raise _error(error) from error
+        finally:
+            call.cancel()
 
     async def probe(self, *, timeout_s: float = 2.0) -> float:
         """Ask for one token and return the seconds that it took.
@@ -147,12 +165,6 @@ class EngineClient:
         """End all streams, which frees their slots."""
         await self._channel.close()
 
-    async def _call(self, request: ModelInferRequest) -> Call:
-        try:
-            return await self._channel.call(_METHOD, _METADATA, request.SerializeToString())
-        except CallFailed as failed:
-            raise _error(failed.status) from failed
-
     async def __aenter__(self) -> Self:
         return self
 
@@ -165,7 +177,7 @@ class EngineClient:
 class _Watch:
     """Cancels a call that has been silent too long. A timer looks at a clock reading: no cost for each response."""
 
-    def __init__(self, call: Call, limit_s: float) -> None:
+    def __init__(self, call: Any, limit_s: float) -> None:
         self._call = call
         self._limit_s = limit_s
         self._loop = asyncio.get_running_loop()
@@ -185,20 +197,18 @@ class _Watch:
             self._timer = self._loop.call_later(rest, self._look)
         else:
             self.silent = True
-            self._call.cancel(Status(Code.DEADLINE_EXCEEDED, "silent"))
+            self._call.cancel()
 
 
-def _response(raw: bytes) -> EngineResponse:
-    """A response; its error is looked at first, since one with an error may hold a text too."""
-    message = ModelStreamInferResponse.FromString(raw)
-    if message.error_message:
-        raise EngineError(message.error_message)
-    return read_response(message)
+def _stopped_by_request(error: grpc.aio.AioRpcError) -> bool:
+    return bool(error.code() is grpc.StatusCode.CANCELLED)
 
 
-def _error(status: Status) -> EngineError:
-    if status.code in _REFUSALS:
-        return EngineRefused(status.message)
-    if status.code in _ABSENCES:
-        return EngineUnavailable(status.message)
-    return EngineError(f"gRPC status {status.code}: {status.message}")
+def _error(error: grpc.aio.AioRpcError) -> EngineError:
+    code, details = error.code(), error.details() or "no details"
+    message = f"{code.name}: {details}"
+    if code in _REFUSALS:
+        return EngineRefused(message)
+    if code in _ABSENCES:
+        return EngineUnavailable(message)
+    return EngineError(message)

@@ -16,7 +16,6 @@ from uuid import uuid4
 import grpc
 import httpx
 import pytest
-import uvloop
 from tritonclient.grpc import InferInput
 from tritonclient.grpc import aio as triton
 from tritonclient.utils import InferenceServerException
@@ -220,14 +219,6 @@ async def test_an_address_where_nobody_listens_is_unavailable(free_port: int) ->
     async with EngineClient(f"127.0.0.1:{free_port}", "chat") as client:
         with pytest.raises(EngineUnavailable):
             await client.probe()
-
-
-async def test_the_client_runs_on_uvloop_too(engines: dict[str, str]) -> None:
-    async def probe() -> float:
-        async with EngineClient(engines["synthetic"], "synthetic") as client:
-            return await client.probe()
-
-    assert await asyncio.to_thread(uvloop.run, probe()) < 2
 
 
 class TestOneAnswerARequest:
