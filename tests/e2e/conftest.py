@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -43,10 +44,19 @@ class System:
     def headers(self) -> dict[str, str]:
         return {"authorization": f"Bearer {self.key}"}
 
-    def environment(self) -> dict[str, str]:
-        """What the roles were started with: for commands that look at the same services."""
+    async def command(self, *arguments: str) -> str:
+        """Run a command of `parley` against the same services; gives what it prints."""
         lines = (self.settings.data / "environment").read_text().splitlines()
-        return dict(line.split("=", 1) for line in lines if "=" in line)
+        pairs = (shlex.split(line)[0].split("=", 1) for line in lines if "=" in line)
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "parley", *arguments),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=os.environ | {name: value for name, value in pairs},
+        )
+        output, errors = await process.communicate()
+        assert process.returncode == 0, errors.decode()
+        return output.decode()
 
     async def start(self) -> None:
         local = {
