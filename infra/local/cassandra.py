@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from string import Template
 
-from cassandra.cluster import Cluster
-from cassandra.io.libevreactor import LibevConnection
-
 from infra.local.checks import PortUse, check_java
 from infra.local.process import Command
 from infra.local.provision import TEMPLATES, check_maven, ensure_jars, jars_folder
-from infra.local.service import Service, clean_environment, listens
+from infra.local.service import Service, Unwell, clean_environment
 from infra.local.settings import LOOPBACK, LocalSettings
+
+# The native protocol's frame: version, flags, stream, opcode, length of the body.
+FRAME = struct.Struct(">BBhBi")
+REQUEST_V4 = 0x04
+STARTUP, READY, AUTHENTICATE = 0x01, 0x02, 0x03
 
 
 @dataclass(frozen=True)
@@ -78,12 +81,26 @@ class Cassandra(Service):
         return Command(argv, clean_environment(), cwd=self.folder)
 
     async def probe(self) -> None:
-        await listens(self.hosts[0], self.port)
-        await asyncio.to_thread(self._ask)
+        await greet(self.hosts[0], self.port)
 
-    def _ask(self) -> None:
-        cluster = Cluster(list(self.hosts), port=self.port, connection_class=LibevConnection, connect_timeout=3)
-        try:
-            cluster.connect().execute("SELECT release_version FROM system.local", timeout=3)
-        finally:
-            cluster.shutdown()
+
+async def greet(host: str, port: int) -> None:
+    """Open a CQL session as a client does, up to the server's "ready" or its question for a password.
+
+    Frames of the native protocol, version 4, by hand: the driver would start threads that cannot be cancelled, for a
+    server that may not be there yet. Raises OSError or EOFError without a server, Unwell when it answers otherwise.
+    """
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        options = _string("CQL_VERSION") + _string("3.0.0")
+        body = struct.pack(">H", 1) + options
+        writer.write(FRAME.pack(REQUEST_V4, 0, 0, STARTUP, len(body)) + body)
+        _, _, _, opcode, _ = FRAME.unpack(await reader.readexactly(FRAME.size))
+        if opcode not in (READY, AUTHENTICATE):
+            raise Unwell(f"answers a CQL greeting with opcode {opcode:#04x}")
+    finally:
+        writer.close()
+
+
+def _string(text: str) -> bytes:
+    return struct.pack(">H", len(text)) + text.encode()

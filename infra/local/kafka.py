@@ -75,7 +75,7 @@ class Kafka(Service):
     async def probe(self) -> None:
         host, port = self.bootstrap.split(",")[0].rsplit(":", 1)
         await listens(host, int(port))
-        client = AIOKafkaClient(bootstrap_servers=self.bootstrap, request_timeout_ms=2_000)
+        client = AIOKafkaClient(bootstrap_servers=self.bootstrap, request_timeout_ms=5_000)
         try:
             await client.bootstrap()
             if not client.cluster.brokers():

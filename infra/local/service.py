@@ -19,7 +19,7 @@ from infra.local.process import Command, Process, describe_exit, kill_group
 # Between two questions whether a starting service is well: short beside any start, long beside any question.
 PROBE_EVERY = 0.1
 # One question may take this long; a service that accepts a connection and says nothing is not well.
-PROBE_TIMEOUT = 5.0
+PROBE_TIMEOUT = 10.0
 # From SIGTERM to SIGKILL. Cassandra flushes for about 5 s.
 STOP_GRACE = 20.0
 # A log longer than this is set aside at the next start; one predecessor is kept.

@@ -114,5 +114,5 @@ class Triton(Service):
         await listens(host, int(port))
         async with InferenceServerClient(self.endpoint) as client:
             for model in self.engine.models:
-                if not await client.is_model_ready(model, client_timeout=2):
+                if not await client.is_model_ready(model, client_timeout=5):
                     raise Unwell(f"the model {model} is not ready")

@@ -18,8 +18,9 @@ import psycopg
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from cassandra.cluster import Cluster, Session
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, Session
 from cassandra.io.libevreactor import LibevConnection
+from cassandra.policies import RoundRobinPolicy
 
 from infra.local.aside import settings_aside
 from infra.local.cassandra import MessageStore
@@ -59,7 +60,9 @@ async def read_record(bootstrap: str) -> bytes:
 
 @contextlib.contextmanager
 def cql(host: str, port: int) -> Iterator[Session]:
-    cluster = Cluster([host], port=port, connection_class=LibevConnection)
+    profile = ExecutionProfile(load_balancing_policy=RoundRobinPolicy(), request_timeout=60)
+    profiles = {EXEC_PROFILE_DEFAULT: profile}
+    cluster = Cluster([host], port, execution_profiles=profiles, connection_class=LibevConnection, connect_timeout=60)
     try:
         yield cluster.connect()
     finally:
