@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 TETHER = Path(__file__).with_name("tether.py")
 
 # A stopped leader may leave members of its group behind for a moment (Triton's model processes do).
@@ -90,7 +92,7 @@ class Process:
         try:
             async with asyncio.timeout(grace):
                 await self._child.wait()
-                while group_exists(self.pid):
+                while group_lives(self.pid):
                     await asyncio.sleep(GROUP_POLL)
         except TimeoutError:
             pass
@@ -99,15 +101,28 @@ class Process:
         return await self._child.wait()
 
 
-def group_exists(group: int) -> bool:
-    """Whether any process of the group is left, counting ended ones that nobody has waited for."""
+def group_lives(group: int) -> bool:
+    """Whether any process of the group still runs. Ended ones that nobody has waited for yet do not count."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True
-    return True
+        pass
+    return any(lives(process) for process in psutil.process_iter() if group_of(process) == group)
+
+
+def group_of(process: psutil.Process) -> int | None:
+    with contextlib.suppress(ProcessLookupError):
+        return os.getpgid(process.pid)
+    return None
+
+
+def lives(process: psutil.Process) -> bool:
+    """Whether it runs. An ended process stays in the table until its parent, perhaps a slow init, has asked for it."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def kill_group(group: int) -> None:

@@ -14,7 +14,7 @@ import psutil
 
 from infra.local.checks import PortUse
 from infra.local.problems import StackError
-from infra.local.process import Command, Process, describe_exit, kill_group
+from infra.local.process import Command, Process, describe_exit, kill_group, lives
 
 # Between two questions whether a starting service is well: short beside any start, long beside any question.
 PROBE_EVERY = 0.1
@@ -123,8 +123,9 @@ class Service(ABC):
         left = recall(self._pidfile)
         if left is None:
             return
-        with contextlib.suppress(psutil.TimeoutExpired):
-            await asyncio.to_thread(left.wait, STOP_GRACE)
+        deadline = time.monotonic() + STOP_GRACE
+        while lives(left) and time.monotonic() < deadline:
+            await asyncio.sleep(PROBE_EVERY)
         kill_group(left.pid)
         self._pidfile.unlink(missing_ok=True)
 

@@ -25,6 +25,7 @@ from cassandra.policies import RoundRobinPolicy
 from infra.local.aside import settings_aside
 from infra.local.cassandra import MessageStore
 from infra.local.problems import StackError
+from infra.local.process import lives
 from infra.local.settings import LocalSettings
 from infra.local.stack import LocalStack
 
@@ -175,6 +176,7 @@ UP = """
 import asyncio, json, sys
 from infra.local.checks import PortUse
 from infra.local.roles import Hook, RoleSpec
+from infra.local.process import lives
 from infra.local.settings import LocalSettings
 from infra.local.up import Plan, up
 
@@ -263,8 +265,10 @@ async def up(up_settings: LocalSettings) -> AsyncIterator[Up]:
 
 async def gone(family: list[psutil.Process], seconds: float) -> list[psutil.Process]:
     """Those that are left after at most `seconds`."""
-    _, alive = await asyncio.to_thread(psutil.wait_procs, family, timeout=seconds)
-    return [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+    deadline = time.monotonic() + seconds
+    while any(map(lives, family)) and time.monotonic() < deadline:
+        await asyncio.sleep(0.1)
+    return [process for process in family if lives(process)]
 
 
 class TestUp:

@@ -18,7 +18,7 @@ import pytest
 from infra.local import roles as catalogue
 from infra.local.console import LONGEST_LINE, Console, Lines
 from infra.local.problems import StackError
-from infra.local.process import Command, Process
+from infra.local.process import Command, Process, lives
 from infra.local.roles import Hook, RoleSpec
 from infra.local.settings import LocalSettings
 from infra.local.supervisor import Restarts, Supervisor
@@ -209,7 +209,7 @@ class TestProcess:
         await until(lambda: log.read_text().endswith("\n"))
         child = psutil.Process(int(log.read_text()))
         await process.stop(grace=0.3)
-        await until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+        await until(lambda: not lives(child))
 
     async def test_it_does_not_outlive_a_starter_that_is_killed(self, tmp_path: Path) -> None:
         log = tmp_path / "log"
@@ -228,7 +228,7 @@ class TestProcess:
         await until(lambda: child.name() == "sleep")
         parent.kill()
         await parent.wait()
-        await until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+        await until(lambda: not lives(child))
 
     async def test_a_program_that_is_not_there_is_named(self, tmp_path: Path) -> None:
         log = tmp_path / "log"
