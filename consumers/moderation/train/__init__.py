@@ -1,0 +1,1 @@
+"""Trains the moderation classifier: `python -m consumers.moderation.train --data DIR --out DIR`."""
