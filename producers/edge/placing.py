@@ -80,10 +80,15 @@ class Placing:
             try:
                 start = await self._ranges.end_offset(self._name(session), 0)
                 return Route(topic=self._name(session), partition=0, start=start), SESSION_TOPIC_LANE
-            except RouteGone:
+            except (RouteGone, ParleyError) as error:
+                log.warning("a session's topic can't be used, a lane is: %s", error)
                 self._known.discard(self._name(session))
         lane, start = self._lanes.next_lane()
         return Route(topic=TOKENS, partition=lane, start=start), lane
+
+    async def exists(self, topic: str) -> bool:
+        """The topic is there now. A reader that knew a deleted one would wait for it in vain."""
+        return topic in await self._lanes.topic_names()
 
     def _may_run_one_more(self) -> bool:
         return self._mode == "session" or self.running < self._topics.session_topics.running_limit

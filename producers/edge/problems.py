@@ -72,12 +72,17 @@ def parse(model: type[M], value: Json) -> M:
 def _invalid(error: ValidationError) -> ParleyError:
     # Of a union's branches, the one that got furthest is the one that was meant.
     worst: Any = max(error.errors(include_url=False), key=lambda each: len(each["loc"]))
-    names = [part for part in worst["loc"] if isinstance(part, int) or part.isidentifier()]
+    names = [part for part in worst["loc"] if isinstance(part, int) or _is_field(part)]
     param = "".join(f"[{name}]" if isinstance(name, int) else f".{name}" for name in names).lstrip(".")
     if worst["type"] == "extra_forbidden":
         return ParleyError("invalid_request", f"Unknown parameter: {param}.", param=param)
     said = worst["msg"].removeprefix("Value error, ").replace("valid tuple", "list").replace("Tuple", "List")
     return ParleyError("invalid_request", f"{param}: {said}." if param else f"{said}.", param=param or None)
+
+
+def _is_field(part: str) -> bool:
+    """Not one of pydantic's names for the branches of a union."""
+    return part.isidentifier() and part.islower() and part != "str"
 
 
 def _payload(error: ParleyError) -> Json:

@@ -254,6 +254,8 @@ class Turns:
         Raises:
             RouteGone; ParleyError: log_unavailable.
         """
+        if route.topic != TOKENS and not await self._placing.exists(route.topic):
+            raise RouteGone(f"{route.topic} does not exist")
         end = await self._ranges.end_offset(route.topic, route.partition)
         if end <= route.start:
             return route.start

@@ -17,7 +17,7 @@ from parley.settings import Settings
 from parley.stores.accounts import Accounts
 from parley.stores.messages import MessageStore
 from parley.stores.sessions import Sessions
-from schemas.base import Item, Text, Usage
+from schemas.base import Item, Route, Text, Usage
 from schemas.prompts import PromptAccepted
 from schemas.turns import SessionDeleted, TurnEnded, TurnStarted
 
@@ -201,6 +201,9 @@ def started(
         pool="synthetic",
         model="synthetic",
         dispatch=(1, turn),
+        route=Route(topic="chat.tokens", partition=0, start=0),
+        deadline=0,
+        moderation_deadline=0,
         echo=echo or {},
         accepted_at=response_address(response).accepted_ms,
     )

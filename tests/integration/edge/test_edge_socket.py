@@ -232,7 +232,7 @@ async def test_a_slow_reader_is_sent_to_resume_and_the_others_notice_nothing(
     async with (
         running(base_settings, route="lane", reader_queue=100) as edge,
         connect(edge.ws_url, additional_headers=ada.headers, max_queue=1) as slow,
-        connect(edge.ws_url, additional_headers=ada.headers, subprotocols=OURS) as good,
+        connect(edge.ws_url, additional_headers=ada.headers, subprotocols=OURS, max_size=None) as good,
     ):
         await say(slow, CREATE)
         id_ = (await hear(slow))["response"]["id"]
