@@ -6,6 +6,7 @@ the system message and the newest message never do. Rendered in ChatML.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -18,7 +19,11 @@ from schemas.base import Item
 TEMPLATE_VERSION = "chatml-1"
 MIN_ANSWER_TOKENS = 16
 """The specification's least max_output_tokens: less room than this is none."""
+LONGEST_RESERVE = 4
+"""An answer's budget keeps the past out of at most this part (a quarter) of the window: a greedy budget must not cost
+the question that "yes" answers. The answer is cut to what is left."""
 _OPEN = "<|im_start|>assistant\n"
+_CONTROL = re.compile(r"<\|(\w+)\|>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +44,8 @@ class _Message:
     text: str
 
     def render(self) -> str:
-        # What somebody wrote must not end its message or begin another.
-        text = self.text.replace("<|im_start|>", "<|im_start |>").replace("<|im_end|>", "<|im_end |>")
+        # What somebody wrote must not end its message, begin another, or end the text.
+        text = _CONTROL.sub(r"<|\1 |>", self.text)
         return f"<|im_start|>{self.role}\n{text}<|im_end|>\n"
 
 
@@ -60,13 +65,14 @@ def build_context(
         ParleyError: context_length_exceeded: even without the past there is no room for an answer, or something would
             have to be left out and `truncate` is False.
     """
-    spoken = [message for turn in past for message in _messages((*turn.items, *turn.output))] + list(_messages(items))
-    system = [m.text for m in spoken if m.role == "system"]
+    turns = [list(_messages(said)) for said in (*((*turn.items, *turn.output) for turn in past), items)]
+    system = [m.text for turn in turns for m in turn if m.role == "system"]
     if instructions:
         system.insert(0, instructions)
     head = _Message("system", "\n\n".join(system or [pool.system]))
-    exchanges = _exchanges(m for m in spoken if m.role != "system")
+    exchanges = [exchange for turn in turns for exchange in _exchanges(m for m in turn if m.role != "system")]
     wanted = min(max_output_tokens or pool.default_max_tokens, pool.max_tokens)
+    reserved = max(MIN_ANSWER_TOKENS, min(wanted, pool.context // LONGEST_RESERVE))
 
     def count(messages: Iterable[_Message]) -> int:
         return sum(tokenizer.count(message.render()) for message in messages)
@@ -83,7 +89,7 @@ def build_context(
     kept: list[list[_Message]] = [newest]
     while exchanges:
         more = count(exchanges[-1])
-        if tokens + more + wanted > pool.context:
+        if tokens + more + reserved > pool.context:
             break
         tokens += more
         kept.insert(0, exchanges.pop())
@@ -105,7 +111,10 @@ def _messages(items: Iterable[Item]) -> Iterable[_Message]:
 
 
 def _exchanges(messages: Iterable[_Message]) -> list[list[_Message]]:
-    """Cut before each user's message that follows an answer, so that what is kept begins with a user."""
+    """A turn's messages, cut before each user's message that follows an answer: what is kept begins with a user.
+
+    Turns are cut apart before: a prompt that was never answered is past, not a part of the newest message.
+    """
     cut: list[list[_Message]] = []
     for message in messages:
         if not cut or (message.role == "user" and any(m.role == "assistant" for m in cut[-1])):

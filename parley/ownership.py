@@ -71,7 +71,7 @@ class Progress:
         self.position = committed
         """Offset of the next record to take."""
         self.version = 0
-        """Grows with every end: tells whether there is something new to commit."""
+        """Grows with every end and with every ended record passed: tells whether there is something new to commit."""
         self._open: dict[int, None] = {}
         self._ended = set(ended)
 
@@ -81,6 +81,7 @@ class Progress:
             return False
         self.position = offset + 1
         if offset in self._ended:
+            self.version += 1
             return False
         self._open[offset] = None
         return True
