@@ -136,6 +136,7 @@ def main(data: Path, out: Path) -> None:
     whole = np.stack([predict(model, categories, words(text)) for text in long_texts])
     windows = np.stack([classifier.probabilities(words(text)) for text in long_texts])
 
+    taught = {tuple(words(text)) for text, _ in own_texts.rows()}
     samples = yaml.safe_load((Path(__file__).parent / "samples.yaml").read_text("utf-8"))
     metrics = {
         "model_sha256": hashlib.sha256((out / "moderation.bin").read_bytes()).hexdigest(),
@@ -153,6 +154,7 @@ def main(data: Path, out: Path) -> None:
             {
                 "text": text,
                 "wanted": wanted,
+                "trained_on": tuple(words(text)) in taught,
                 "decision": (decision := policy.decide("input", classifier.scores(text))).action,
                 "scores": {name: round(score, 4) for name, score in decision.scores.items()},
             }

@@ -60,7 +60,9 @@ Thresholds of the default policy ("recorded": scored and kept in the verdict, ne
 |---|---|---|
 {thresholds}
 
-{right} of {samples} prompts written for Parley get the wanted decision (`metrics.json` has each){wrong}.
+{right} of {samples} prompts written for Parley get the wanted decision (`metrics.json` has each){wrong}. {taught} of
+them are also training sentences and show only that they were learned; of the other {unseen}, {right_unseen} go
+right. The training sentences were written while looking at such prompts, so these too are no independent test.
 
 ## Limits
 - English. Other languages pass mostly unjudged; thresholds below .15 are not used, since text that the model knows
@@ -83,6 +85,7 @@ def render(metrics: dict[str, Any], policy: Policy) -> str:
 
     samples = metrics["samples"]
     wrong = [sample["text"] for sample in samples if sample["decision"] != sample["wanted"]]
+    unseen = [sample for sample in samples if not sample["trained_on"]]
     return _TEMPLATE.format(
         sha=metrics["model_sha256"],
         version=metrics["model_version"],
@@ -103,6 +106,9 @@ def render(metrics: dict[str, Any], policy: Policy) -> str:
         ),
         right=len(samples) - len(wrong),
         samples=len(samples),
+        taught=len(samples) - len(unseen),
+        unseen=len(unseen),
+        right_unseen=sum(sample["decision"] == sample["wanted"] for sample in unseen),
         wrong="; not: " + "; ".join(wrong) if wrong else "",
         missed=1 - metrics["input"]["recall_ailuminate_demo"],
     )
