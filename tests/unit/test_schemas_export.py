@@ -109,6 +109,9 @@ EXAMPLES: tuple[BaseModel, ...] = (
         why="cancelled",
         model="auto",
         dispatch=(1, 0),
+        route=ROUTE,
+        deadline=10,
+        moderation_deadline=5,
         accepted_at=1,
     ),
     TurnEnded(
