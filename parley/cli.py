@@ -9,6 +9,7 @@ from typing import Any
 import click
 from pydantic import ValidationError
 
+from consumers.usage.cli import usage
 from parley.settings import Settings
 from parley.stores.commands import keys, migrate, users
 from parley.topics_cli import topics
@@ -83,9 +84,12 @@ def history(store: str) -> None:
 @main.command()
 def up() -> None:
     """Start everything on this machine; Ctrl-C ends it."""
-    from infra.local.__main__ import main as local
+    import asyncio
 
-    sys.exit(local(["up"]))
+    from infra.local.settings import LocalSettings
+    from infra.local.up import up as run
+
+    sys.exit(asyncio.run(run(LocalSettings())))
 
 
 @main.command()
@@ -112,3 +116,4 @@ main.add_command(topics)
 main.add_command(migrate)
 main.add_command(users)
 main.add_command(keys)
+main.add_command(usage)

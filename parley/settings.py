@@ -62,7 +62,9 @@ class ProtocolSettings(_Group):
     answer_limit_s: float = Field(120, description="longest answer; what is there by then is kept as incomplete")
     margin_s: float = Field(30, description="clocks, retention checks and luck")
     longest_store_outage_s: float = Field(259_200, description="the log outlasts the stores being down for this long")
-    proof_tick_ms: float = Field(50, description="turns that end together share one commit as proof")
+    proof_tick_ms: float = Field(
+        5, description="turns that end together share one commit as proof"
+    )
     commit_interval_ms: float = Field(200, description="how often finished offsets are committed")
     window: int = Field(2_000, description="records taken beyond the committed offset of a partition")
     waiting_turns: int = Field(8, description="turns that may wait in one session; beyond: conversation_busy")

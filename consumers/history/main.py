@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 
 from consumers.history.messages import MessagesView
 from parley.log.views import Entry, ViewConsumer
-from parley.process import until_stopped
+from parley.process import HEALTH, until_stopped
 from parley.retrying import until_done
 from parley.settings import Settings
 from parley.stores.messages import MessageStore
@@ -22,8 +22,8 @@ from parley.stores.migrate import migrate_messages, migrate_postgres
 from parley.stores.postgres import open_pool
 from parley.stores.sessions import Sessions
 from parley.topics import TURNS
-from schemas.turns import Feedback, SessionChanged, SessionDeleted, TurnEnded, TurnStarted
-from schemas.wire import TurnsEvent, decoder
+from schemas.turns import Feedback
+from schemas.wire import TurnsEvent, decode_turns_event
 
 T_ = TypeVar("T_")
 Store = Literal["messages", "sessions"]
@@ -47,13 +47,10 @@ async def run(settings: Settings, store: Store) -> None:
 
 async def feed(settings: Settings, store: Store, stop: asyncio.Event) -> None:
     """Feed a store until `stop` is set. Its tables are made if they aren't there; it is waited for if it isn't."""
-    decode: Callable[[bytes | None], TurnsEvent] = decoder(
-        TurnStarted, TurnEnded, SessionChanged, SessionDeleted, Feedback
-    )
     opened = _messages if store == "messages" else _sessions
     with contextlib.suppress(_Stopped):
         async with opened(settings, stop) as apply:
-            await ViewConsumer(settings, group_of(store), [TURNS], decode, apply).run(stop)
+            await ViewConsumer(settings, group_of(store), [TURNS], decode_turns_event, apply, HEALTH).run(stop)
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ from consumers.usage.tables import make_app
 from parley.errors import ParleyError
 from parley.log.admin import connect
 from parley.log.producer import Producer
-from parley.process import until_stopped
+from parley.process import HEALTH, until_stopped
 from parley.settings import Settings
 from parley.topics import DLQ, TURNS
 
@@ -37,6 +37,8 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:
             stopped = asyncio.create_task(stopping.wait())
             crashed = asyncio.create_task(app.wait_until_stopped())
             try:
+                await asyncio.wait({started, crashed, stopped}, return_when=asyncio.FIRST_COMPLETED)
+                HEALTH.ready()
                 await asyncio.wait({stopped, crashed}, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 for task in (stopped, crashed):

@@ -7,6 +7,7 @@ from pathlib import Path
 from infra.local.checks import free_ports
 from infra.local.settings import (
     ENGINES,
+    HEALTH_PORTS,
     CassandraSettings,
     EdgeSettings,
     EngineSettings,
@@ -18,7 +19,7 @@ from infra.local.settings import (
 
 def settings_aside(data: Path) -> LocalSettings:
     """Settings with a data folder and ports of their own; what has been fetched is shared."""
-    ports = iter(free_ports(6 + 3 * len(ENGINES)))
+    ports = iter(free_ports(6 + 3 * len(ENGINES) + len(HEALTH_PORTS)))
     return LocalSettings(
         data=data,
         kafka=KafkaSettings(port=next(ports), controller_port=next(ports)),
@@ -31,4 +32,5 @@ def settings_aside(data: Path) -> LocalSettings:
             for pool, engine in ENGINES.items()
         },
         edge=EdgeSettings(port=next(ports)),
+        health_ports={role: next(ports) for role in HEALTH_PORTS},
     )

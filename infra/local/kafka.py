@@ -65,7 +65,8 @@ class Kafka(Service):
     def _cluster_id(self) -> str:
         path = self.folder / "cluster-id"
         if not path.exists():
-            path.write_text(base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("="))
+            # A leading minus would read as an option.
+            path.write_text("P" + base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")[1:])
         return path.read_text()
 
     def command(self) -> Command:

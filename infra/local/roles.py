@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from infra.local.settings import LocalSettings
+from infra.local.settings import LOOPBACK, LocalSettings
 from infra.local.triton import service_name
 
 
@@ -34,9 +34,11 @@ def parley(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "parley", *arguments]
 
 
-def role(name: str, *arguments: str, needs: Sequence[str], ready_url: str | None = None) -> RoleSpec:
+def role(settings: LocalSettings, name: str, *arguments: str, needs: Sequence[str]) -> RoleSpec:
+    port = settings.health_ports[name]
     # A static member of its consumer group: started again at once, it has its partitions back at once.
-    return RoleSpec(name, parley(*arguments), {"PARLEY_INSTANCE": f"{name}-0"}, ready_url, needs)
+    environment = {"PARLEY_INSTANCE": f"{name}-0", "PARLEY_METRICS_PORT": str(port)}
+    return RoleSpec(name, parley(*arguments), environment, f"http://{LOOPBACK}:{port}/health/ready", needs)
 
 
 def hooks() -> list[Hook]:
@@ -50,21 +52,17 @@ def hooks() -> list[Hook]:
 def roles(settings: LocalSettings) -> list[RoleSpec]:
     """Every role once, and a worker for each pool's engine."""
     workers = [
-        role(f"worker-{pool}", "worker", "--pool", pool, needs=("kafka", service_name(pool)))
+        role(settings, f"worker-{pool}", "worker", "--pool", pool, needs=("kafka", service_name(pool)))
         for pool in settings.engines
     ]
     edge = settings.edge
+    ready = f"http://{edge.host}:{edge.port}/health/ready"
     return [
-        role("moderation", "moderation", needs=("kafka",)),
-        role("orchestrator", "orchestrator", needs=("kafka",)),
+        role(settings, "moderation", "moderation", needs=("kafka",)),
+        role(settings, "orchestrator", "orchestrator", needs=("kafka",)),
         *workers,
-        role("history-messages", "history", "--store", "messages", needs=("kafka", "cassandra")),
-        role("history-sessions", "history", "--store", "sessions", needs=("kafka", "postgres")),
-        role("usage", "usage", needs=("kafka",)),
-        role(
-            "edge",
-            "edge",
-            needs=("kafka", "postgres", "cassandra"),
-            ready_url=f"http://{edge.host}:{edge.port}/health/ready",
-        ),
+        role(settings, "history-messages", "history", "--store", "messages", needs=("kafka", "cassandra")),
+        role(settings, "history-sessions", "history", "--store", "sessions", needs=("kafka", "postgres")),
+        role(settings, "usage", "usage", "serve", needs=("kafka",)),
+        RoleSpec("edge", parley("edge"), {"PARLEY_INSTANCE": "edge-0"}, ready, ("kafka", "postgres", "cassandra")),
     ]

@@ -66,6 +66,22 @@ ENGINES = {
 }
 
 
+# Where roles without HTTP of their own tell their health and metrics, by the role's name.
+HEALTH_PORTS = {
+    name: 9101 + number
+    for number, name in enumerate(
+        (
+            "moderation",
+            "orchestrator",
+            *(f"worker-{pool}" for pool in ENGINES),
+            "history-messages",
+            "history-sessions",
+            "usage",
+        )
+    )
+}
+
+
 class LocalSettings(BaseSettings):
     """Where the stack keeps things, and which of its services run here."""
 
@@ -81,6 +97,7 @@ class LocalSettings(BaseSettings):
     postgres: PostgresSettings = PostgresSettings()
     engines: dict[str, EngineSettings] = Field(ENGINES, description="the engine of each pool, by the pool's name")
     edge: EdgeSettings = EdgeSettings()
+    health_ports: dict[str, Port] = Field(HEALTH_PORTS, description="health and metrics of each role, by its name")
 
     start_timeout: float = Field(180.0, gt=0, description="seconds a service may take until it answers")
     minimum_free_bytes: int = Field(2 << 30, ge=0, description="free space in `data` below which nothing starts")

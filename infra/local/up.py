@@ -47,8 +47,9 @@ class Plan:
 
 
 def whole_system(settings: LocalSettings) -> Plan:
-    edge = PortUse(settings.edge.port, "the edge", "PARLEY_LOCAL_EDGE__PORT")
-    return Plan(catalogue.hooks(), catalogue.roles(settings), (edge,))
+    ports = [PortUse(settings.edge.port, "the edge", "PARLEY_LOCAL_EDGE__PORT")]
+    ports += [PortUse(p, f"health of {role}", "PARLEY_LOCAL_HEALTH_PORTS") for role, p in settings.health_ports.items()]
+    return Plan(catalogue.hooks(), catalogue.roles(settings), ports)
 
 
 async def announce_services(console: Console, settings: LocalSettings, _environment: Mapping[str, str]) -> None:

@@ -23,6 +23,7 @@ from aiokafka.errors import KafkaError
 from prometheus_client import Counter, Gauge
 
 from parley.errors import ParleyError
+from parley.health import Health
 from parley.log.dlq import dead_letter
 from parley.log.producer import Producer
 from parley.log.ranges import Record
@@ -99,6 +100,7 @@ class ViewConsumer(ConsumerRebalanceListener, Generic[E_]):  # type: ignore[misc
         topics: Iterable[str],
         decode: Callable[[bytes | None], E_],
         apply: Callable[[Sequence[Entry[E_]]], Awaitable[None]],
+        health: Health,
     ) -> None:
         kafka = settings.kafka
         self._settings = settings
@@ -128,8 +130,8 @@ class ViewConsumer(ConsumerRebalanceListener, Generic[E_]):  # type: ignore[misc
         self._backlog: list[_Batch] = []
         self._dead: deque[bool] = deque([False] * 100, maxlen=100)
         """Of the last hundred records, which went to the dead letters."""
-        self.ready = False
-        """The store took the last batch, and not too many records went to the dead letters."""
+        self.health = health
+        """Ready: the store took the last batch, and not too many records went to the dead letters."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Feed the store until `stop` is set: after the batch in hand, or without it if its store is away.
@@ -140,12 +142,13 @@ class ViewConsumer(ConsumerRebalanceListener, Generic[E_]):  # type: ignore[misc
         try:
             await self._start()
             while not stop.is_set():
+                self.health.beat()
                 batch = self._backlog.pop(0) if self._backlog else await self._poll(POLL_MS)
                 if batch is not None:
                     await self._see_through(batch, stop)
                 await self._commit()
         finally:
-            self.ready = False
+            self.health.unready("ending")
             for part in (self._consumer, self._producer):
                 with contextlib.suppress(KafkaError, TimeoutError):
                     await asyncio.wait_for(part.stop(), DRAIN_S)
@@ -157,7 +160,7 @@ class ViewConsumer(ConsumerRebalanceListener, Generic[E_]):  # type: ignore[misc
             raise ParleyError("log_unavailable", f"no broker answers at {self._settings.kafka.bootstrap}") from error
         await self._producer.start()
         self._consumer.subscribe(self._topics, listener=self)
-        self.ready = True
+        self.health.ready()
 
     # -- the loop -----------------------------------------------------------------------------------------------------
 
@@ -254,7 +257,7 @@ class ViewConsumer(ConsumerRebalanceListener, Generic[E_]):  # type: ignore[misc
         log.warning("%s: %s-%d@%d: %s", self._group, record.topic, record.partition, record.offset, error)
         if sum(self._dead) >= LOSSES_OF_100 or all(list(self._dead)[-LOSSES_IN_A_ROW:]):
             log.error("%s stands still: too many records can't be kept; see chat.dlq, then restart", self._group)
-            self.ready = False
+            self.health.unready("too many records went to the dead letters")
             WAITING.labels(self._group).set(1)
             await asyncio.Event().wait()  # ends with the process
 
@@ -291,10 +294,10 @@ class ViewConsumer(ConsumerRebalanceListener, Generic[E_]):  # type: ignore[misc
                 if unforeseen == UNFORESEEN:
                     raise BadRecord(f"{type(error).__name__}, {unforeseen} times") from error
             else:
-                self.ready = True
+                self.health.ready()
                 WAITING.labels(self._group).set(0)
                 return
-            self.ready = False
+            self.health.unready(f"the store of {self._group} does not take what is written to it")
             WAITING.labels(self._group).set(1)
             ATTEMPTS.labels(self._group).inc()
             await asyncio.sleep(pause_s(failures))

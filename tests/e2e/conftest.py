@@ -52,7 +52,7 @@ class System:
             *(sys.executable, "-m", "parley", *arguments),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env=os.environ | {name: value for name, value in pairs},
+            env=os.environ | dict(tuple(pair) for pair in pairs),
         )
         output, errors = await process.communicate()
         assert process.returncode == 0, errors.decode()

@@ -90,8 +90,8 @@ async def test_the_socket_survives_bad_messages_and_closes_on_a_giant(system: Sy
             assert event["status"] in (400, 404)
         heard = await chat.say("hello", model="synthetic", max_output_tokens=16)
         assert len(heard.text.split()) == 16
+        await chat.send(type="response.create", **GOOD | {"input": "x" * (1 << 20)})
         with pytest.raises(websockets.ConnectionClosed) as closed:
-            await chat.send(type="response.create", **GOOD | {"input": "x" * (1 << 20)})
             await chat.socket.recv()
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 1009

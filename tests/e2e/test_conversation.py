@@ -57,7 +57,9 @@ async def test_three_turns_over_a_websocket_and_the_third_remembers(system: Syst
     async with chatting(system) as chat:
         for text in said:
             heard = await chat.say(text, model=MODEL, conversation=conversation, max_output_tokens=48)
-            assert [t for i, t in enumerate(heard.types) if i == 0 or t != heard.types[i - 1]][:5] == PLAIN[:5]
+            # The turn before may not have been proved ended yet when this one comes: then it waits for a moment.
+            kinds = [t for i, t in enumerate(heard.types) if i == 0 or t != heard.types[i - 1]]
+            assert [kind for kind in kinds if kind != "response.queued"][:5] == PLAIN[:5]
             assert [event["sequence_number"] for event in heard.events] == list(range(len(heard.events)))
             assert heard.text
             answers.append(heard.text)

@@ -15,6 +15,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 
 from consumers.history.main import Store, feed, group_of
 from parley.errors import ParleyError
+from parley.health import Health
 from parley.log.admin import connect
 from parley.log.partitions import partition_of, session_key
 from parley.log.producer import Producer
@@ -333,7 +334,7 @@ async def topic_of_its_own(world: World, partitions: int) -> AsyncIterator[str]:
 async def member(world: World, topic: str, apply: Any) -> AsyncIterator[ViewConsumer[TurnEnded]]:
     """One member of the group that feeds a store of ends through `apply`."""
     decode: Callable[[bytes | None], TurnEnded] = decoder(TurnEnded)
-    view = ViewConsumer(world.settings, f"group-of-{topic}", [topic], decode, apply)
+    view = ViewConsumer(world.settings, f"group-of-{topic}", [topic], decode, apply, Health())
     stop = asyncio.Event()
     task = asyncio.create_task(view.run(stop))
     yield view
@@ -400,7 +401,7 @@ async def test_a_view_stands_still_rather_than_empty_the_log_into_the_dead_lette
             letters = await _dead_letters(world, f"group-of-{topic}".encode(), 20)
 
             async def still() -> bool:
-                return not view.ready
+                return bool(view.health.readiness())
 
             await eventually(still)
             await asyncio.sleep(0.5)
