@@ -38,6 +38,8 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:
             crashed = asyncio.create_task(app.wait_until_stopped())
             try:
                 await asyncio.wait({started, crashed, stopped}, return_when=asyncio.FIRST_COMPLETED)
+                if started.done():
+                    started.result()  # raises what kept it from starting
                 HEALTH.ready()
                 await asyncio.wait({stopped, crashed}, return_when=asyncio.FIRST_COMPLETED)
             finally:
