@@ -22,6 +22,10 @@ MIN_ANSWER_TOKENS = 16
 LONGEST_RESERVE = 4
 """An answer's budget keeps the past out of at most this part (a quarter) of the window: a greedy budget must not cost
 the question that "yes" answers. The answer is cut to what is left."""
+PIECE = 8_192
+"""Characters that are counted at once of a text that may be far too long: a megabyte takes a second to count."""
+_SEAM_TOKENS = 16
+"""More tokens than a text can gain by being cut in two."""
 _OPEN = "<|im_start|>assistant\n"
 _CONTROL = re.compile(r"<\|(\w+)\|>")
 
@@ -78,11 +82,13 @@ def build_context(
         return sum(tokenizer.count(message.render()) for message in messages)
 
     newest = exchanges.pop() if exchanges else []
-    tokens = count([head, *newest]) + tokenizer.count(_OPEN)
-    if tokens + MIN_ANSWER_TOKENS > pool.context:
+    far_over = any(_over(tokenizer, message.text, pool.context) for message in (head, *newest))
+    tokens = 0 if far_over else count([head, *newest]) + tokenizer.count(_OPEN)
+    if far_over or tokens + MIN_ANSWER_TOKENS > pool.context:
+        size = f"more than {pool.context}" if far_over else tokens
         raise ParleyError(
             "context_length_exceeded",
-            f"this message has {tokens} tokens; {pool.model} takes {pool.context} with at least {MIN_ANSWER_TOKENS} "
+            f"this message has {size} tokens; {pool.model} takes {pool.context} with at least {MIN_ANSWER_TOKENS} "
             "for the answer: send less at once",
             param="input",
         )
@@ -101,6 +107,16 @@ def build_context(
         )
     prompt = "".join(m.render() for m in [head, *(m for exchange in kept for m in exchange)]) + _OPEN
     return Context(prompt, tokens, min(wanted, pool.context - tokens), len(exchanges))
+
+
+def _over(tokenizer: Tokenizer, text: str, limit: int) -> bool:
+    """A long text surely has more than `limit` tokens: found out without counting much further than that."""
+    tokens = 0
+    for at in range(0, len(text) if len(text) > PIECE else 0, PIECE):
+        tokens += tokenizer.count(text[at : at + PIECE]) - _SEAM_TOKENS
+        if tokens > limit:
+            return True
+    return False
 
 
 def _messages(items: Iterable[Item]) -> Iterable[_Message]:

@@ -25,7 +25,6 @@ class Void(Enum):
     LOWER_DISPATCH = "dispatch lower than the standing one"
     ENDED = "the turn had ended"
     OTHER_USER = "not the session's user"
-    DELETED = "the session was deleted"
 
 
 @dataclass(slots=True)

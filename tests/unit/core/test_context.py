@@ -52,6 +52,18 @@ def context(past: Sequence[Turn], newest: str, at: Pool | None = None, **options
     return build_context(at or pool(), WORDS, past, [said(newest)], **options)  # type: ignore[arg-type]
 
 
+class Counting:
+    """A tokenizer that tells how much it has read."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self.characters = 0
+
+    def count(self, text: str) -> int:
+        self.characters += len(text)
+        return self._tokenizer.count(text)
+
+
 def messages(prompt: str) -> list[tuple[str, str]]:
     """(role, text) of each message of a ChatML prompt, whose last turn is the assistant's and open."""
     assert prompt.endswith(ASSISTANT)
@@ -128,6 +140,25 @@ class TestTheWindow:
         with pytest.raises(ParleyError, match="takes 500") as refused:
             context([], "word " * 490)
         assert (refused.value.kind.code, refused.value.param) == ("context_length_exceeded", "input")
+
+    @pytest.mark.parametrize("where", ["input", "instructions"])
+    def test_a_text_that_is_far_too_long_is_not_counted_to_its_end(self, where: str, smollm2: Tokenizer) -> None:
+        """Counting a megabyte would stop everything else in the process for a second or more."""
+        counted = Counting(smollm2)
+        long = "The quick brown fox, 12345. " * 40_000
+        said_, told = (long, None) if where == "input" else ("Hi", long)
+        with pytest.raises(ParleyError, match="more than 500") as refused:
+            build_context(pool(), counted, [], [said(said_)], instructions=told)
+        assert refused.value.kind.code == "context_length_exceeded"
+        assert counted.characters < 20_000
+
+    @settings(max_examples=30)
+    @given(text=st.text(alphabet="ab \n.é🙂'1(", min_size=1, max_size=40), times=st.integers(1, 800))
+    def test_what_is_refused_uncounted_is_always_too_long(self, text: str, times: int, smollm2: Tokenizer) -> None:
+        try:
+            build_context(pool(context=4_000), smollm2, [], [said(text * times)])
+        except ParleyError:
+            assert smollm2.count(text * times) > 3_900
 
     def test_a_greedy_answer_does_not_push_the_question_out(self) -> None:
         """Whoever asks for the longest answer there is still wants to be understood."""
