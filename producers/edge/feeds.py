@@ -184,7 +184,8 @@ class Cursor:
     def wake(self) -> None:
         """Called by the feed."""
         if self._waiting is not None:
-            self._settle()
+            if self._ready():  # a record may have said nothing to the public
+                self._settle()
         elif self._place.behind() > self._limit:
             self._slow = True
             self.close()

@@ -100,6 +100,8 @@ class Socket:
         if self._wire.has_room:
             if events := place.new():
                 _EVENTS.inc(len(events))
+                if place.feed.recovered and self._extended:
+                    self._say([orjson.dumps({"type": "parley:recovered", "response_id": place.feed.projection.id})])
                 self._say(event.data for event in events)
             if place.feed.over:
                 self._finish(place.feed)
@@ -172,8 +174,6 @@ class Socket:
             self._give_up(feed, feed.error)
         elif feed.redirected and opened is not None:
             self._edge.spawn(self._answer_again(feed))
-        elif feed.recovered and self._extended:
-            self._say([orjson.dumps({"type": "parley:recovered", "response_id": feed.projection.id})])
         if self._expired:
             self._expire()
 

@@ -72,10 +72,10 @@ class EventStream:
         cursor = self._cursor
         try:
             await self._settle(send)
-            if cursor.feed.recovered:
-                await _write(send, RECOVERED)
             while (events := await cursor.take(self._keepalive)) is not None:
                 _EVENTS.inc(len(events))
+                if events and cursor.feed.recovered:  # a stored turn is complete: its events come at once
+                    await _write(send, RECOVERED)
                 await _write(send, lines(events) + DONE if cursor.complete else lines(events) or KEEPALIVE)
         except ParleyError as error:
             if error.kind.code == "slow_reader":

@@ -314,7 +314,7 @@ async def test_a_turn_whose_route_is_gone_is_answered_from_the_store_with_the_sa
             await admin.delete([prompt.route.topic])
         url = f"/v1/responses/{prompt.response}"
         again = (await client.get(url, params={"stream": "true"})).text
-        assert "\n: recovered\n" in again or again.startswith(": parley\n\n: recovered")
+        assert again.startswith(": parley\n\n: recovered\n\n")
         assert again.replace(": recovered\n\n", "") == streamed
         assert (await client.get(url)).json()["output"][0]["content"][0]["text"] == "one twö three"
 

@@ -59,6 +59,19 @@ async def test_a_wait_ends_with_the_next_event_or_the_timeout() -> None:
     assert [event.type for event in taken] == ["response.created"]
 
 
+async def test_a_record_that_says_nothing_new_wakes_nobody() -> None:
+    feed = Feed(RESPONSE, USER)
+    feed.announce({})
+    cursor = Cursor(feed, 1, 100)
+    waiting = asyncio.create_task(cursor.take(10))
+    await asyncio.sleep(0)
+    put(feed, OPENED)
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    put(feed, FENCE)
+    assert await waiting
+
+
 async def test_another_users_route_is_refused_before_anything_is_said() -> None:
     feed = Feed(RESPONSE, new_session())
     cursor = Cursor(feed, 0, 100)
