@@ -222,13 +222,18 @@ class Up:
         )
 
     async def line(self, pattern: str) -> re.Match[str]:
-        """Read until a line has `pattern`."""
+        """The first line with `pattern`, of those that have come or will."""
         assert self.process.stdout is not None
+        seen = 0
         async with asyncio.timeout(120):
-            while raw := await self.process.stdout.readline():
+            while True:
+                for line in self.lines[seen:]:
+                    if match := re.search(pattern, line):
+                        return match
+                seen = len(self.lines)
+                if not (raw := await self.process.stdout.readline()):
+                    break
                 self.lines.append(raw.decode().rstrip())
-                if match := re.search(pattern, self.lines[-1]):
-                    return match
         raise AssertionError(f"no line with {pattern!r} among {self.lines}")
 
     async def ready(self) -> list[psutil.Process]:
