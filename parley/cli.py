@@ -4,17 +4,36 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Coroutine
+from importlib import import_module
 from typing import Any
 
 import click
 from pydantic import ValidationError
 
-from consumers.usage.cli import usage
 from parley.settings import Settings
-from parley.stores.commands import keys, migrate, users
-from parley.topics_cli import topics
 
-# Roles are imported when they are started: none needs another's libraries.
+ELSEWHERE = {
+    "keys": "parley.stores.commands:keys",
+    "migrate": "parley.stores.commands:migrate",
+    "topics": "parley.topics_cli:topics",
+    "usage": "consumers.usage.cli:usage",
+    "users": "parley.stores.commands:users",
+}
+"""Commands that are defined beside what they use, as module:name."""
+
+
+class Commands(click.Group):
+    """Imports what a command needs when it is asked for: a role that starts again should not load the others."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *ELSEWHERE])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in ELSEWHERE:
+            return super().get_command(ctx, cmd_name)
+        module, name = ELSEWHERE[cmd_name].split(":")
+        command: click.Command = getattr(import_module(module), name)
+        return command
 
 
 def _settings() -> Settings:
@@ -31,7 +50,7 @@ def _serve(role: str, work: Callable[[Settings], Coroutine[Any, Any, None]]) -> 
     sys.exit(run_role(_settings(), role, work))
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="parley-chat")
 def main() -> None:
     """An LLM chat assistant as an event-driven pipeline over Kafka: the log is the truth."""
@@ -110,10 +129,3 @@ def settings() -> None:
 
     for row in rows():
         click.echo(f"{row.variable:<44} {row.default:<28} {row.meaning}")
-
-
-main.add_command(topics)
-main.add_command(migrate)
-main.add_command(users)
-main.add_command(keys)
-main.add_command(usage)

@@ -117,7 +117,9 @@ class System:
 @pytest.fixture(scope="session")
 async def system(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[System]:
     folder = tmp_path_factory.mktemp("system")
-    running = System(settings_aside(folder / "data"), folder / "log")
+    # Deadlines for a machine that does other things too: none of them is what these tests are about.
+    patience = {"PARLEY_PROTOCOL__MODERATION_DEADLINE_S": "30", "PARLEY_PROTOCOL__START_DEADLINE_S": "60"}
+    running = System(settings_aside(folder / "data"), folder / "log", patience)
     try:
         await running.start()
         yield running
