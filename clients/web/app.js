@@ -14,6 +14,8 @@ const MODEL = "parley.model";
 const KEY_FORM = /^[\w.~-]+$/;
 /** The list of conversations follows the log: a title is there this long after an answer. */
 const LIST_LAG_MS = 700;
+/** Characters from which a pasted text is put in by the page. */
+const LONG_PASTE = 20_000;
 
 const $ = (id) => document.getElementById(id);
 const prompt = $("prompt");
@@ -343,6 +345,14 @@ prompt.onkeydown = (event) => {
   submit();
 };
 prompt.oninput = fit;
+prompt.onpaste = (event) => {
+  const text = event.clipboardData.getData("text/plain");
+  if (text.length < LONG_PASTE) return;
+  // A browser's own pasting takes seconds for a long text; this way it can't be undone, but is there at once.
+  event.preventDefault();
+  prompt.setRangeText(text, prompt.selectionStart, prompt.selectionEnd, "end");
+  fit();
+};
 $("stop").onclick = () => {
   const running = runningAnswer();
   if (running) connection.stop(running);

@@ -41,7 +41,6 @@ export class Connection {
   constructor(key, on) {
     this.#key = key;
     this.#on = on;
-    this.#wake = this.#wake.bind(this);
     addEventListener("online", this.#wake);
   }
 
@@ -68,6 +67,7 @@ export class Connection {
     removeEventListener("online", this.#wake);
     this.#answers = [];
     clearTimeout(this.#pause);
+    this.#pause = null;
     this.#drop();
   }
 
@@ -75,12 +75,13 @@ export class Connection {
     return this.#socket?.readyState === WebSocket.OPEN;
   }
 
-  #wake() {
+  /** The network is back: no need to wait out the pause. */
+  #wake = () => {
     if (this.#pause !== null) {
       clearTimeout(this.#pause);
       this.#connect();
     }
-  }
+  };
 
   #connect() {
     this.#pause = null;
