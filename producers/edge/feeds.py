@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from parley.errors import ParleyError
 from parley.ids import response_address
 from parley.transcript import Transcript
+from producers.edge import metrics
 from producers.edge.projection import Projection, PublicEvent
 from schemas.routes import Opened, decode_route_record
 
@@ -75,6 +76,7 @@ class Feed:
         try:
             events = decode_route_record(value or b"")
         except ValidationError:
+            metrics.UNREADABLE.inc()
             log.warning("an unreadable record on the route of %s is skipped", self.projection.id)
             return
         for event in events:
