@@ -98,12 +98,16 @@ class TestRefusals:
         with pytest.raises(UnknownId):
             parse_response_id(KEYS, SOMEBODY_ELSE, new_response_id(KEYS, USER, session, 1, 2, NOW))
 
-    def test_a_conversation_id_made_of_a_response_ids_mac(self) -> None:
-        """The MAC covers the kind: what one kind of id proves says nothing about another."""
+    def test_an_id_of_another_kind(self) -> None:
         session = new_session()
         response = new_response_id(KEYS, USER, session, 1, 2, NOW)
+        conversation = conversation_id(KEYS, USER, session)
         with pytest.raises(UnknownId):
             parse_conversation_id(KEYS, USER, "conv_" + response.removeprefix("resp_"))
+        with pytest.raises(UnknownId):
+            parse_response_id(KEYS, USER, "resp_" + conversation.removeprefix("conv_"))
+        with pytest.raises(UnknownId):
+            parse_response_id(KEYS, USER, conversation)
 
     @given(st.integers(0, 55), st.sampled_from("ABab01-_"))
     def test_one_letter_changed(self, at: int, letter: str) -> None:
