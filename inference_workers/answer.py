@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from inference_workers.engine.stops import StopStrings
 from parley.safety.classifier import Classifier
-from parley.safety.guard import OutputGuard
+from parley.safety.guard import OutputGuard, Released
 from parley.safety.policy import Decision, Policy
 from schemas.prompts import InferenceRequest
 
@@ -47,10 +47,12 @@ class Answer:
     def feed(self, text: str) -> Step:
         """The engine has said more."""
         released = self._guard.feed(self._stops.feed(text))
-        if released.blocked is not None:
-            self.blocked = released.blocked
-            return Step(released.text, over=True)
-        return Step(released.text, over=self.stopped)
+        if released.blocked is None and self.stopped:
+            # A stop string ends the answer as the engine does: what the guard holds back is its last window.
+            tail = self._guard.finish()
+            released = Released(released.text + tail.text, tail.blocked)
+        self.blocked = released.blocked
+        return Step(released.text, over=self.stopped or released.blocked is not None)
 
     def finish(self) -> Step:
         """The engine has ended: what was held back is scored as a last window and released, or dropped."""

@@ -70,11 +70,14 @@ class Worker:
         for held in taken:
             since = await held.oldest_ms(self._tools.ranges, ends[held.where][1])
             oldest[held.partition] = min(since, oldest.get(held.partition, since))
-            if held.partition not in self._sides:
-                self._sides[held.partition] = SideInputs(self._follower, held.partition, self._tools.settings.protocol)
+            if not held.lost:
+                side = self._sides.get(held.partition)
+                if side is None:
+                    side = SideInputs(self._follower, held.partition, self._tools.settings.protocol)
+                    self._sides[held.partition] = side
+                # At once: `drop` must know of it, or it would stop side inputs that another tier's partition awaits.
+                self._partitions[held.where] = _Partition(side)
         await catch_up(self._follower, self._sides, oldest, self._tools.settings.protocol)
-        for held in (held for held in taken if not held.lost):
-            self._partitions[held.where] = _Partition(self._sides[held.partition])
 
     def drop(self, held: Held) -> None:
         """The partition is somebody else's; its turns have been cancelled."""
@@ -196,6 +199,7 @@ async def run(settings: Settings, pool_name: str) -> None:
     worker = Worker(tools, follower)
     topics = [settings.topics.inference_topic(pool_name, tier) for tier in TIERS]
     group = Group(settings, group_name, topics, worker, HEALTH)
+    follower.on_failure = group.fail
     reporting = asyncio.create_task(worker.report(name), name="report")
     try:
         await until_stopped(group.run(), group.stop)

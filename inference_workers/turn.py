@@ -27,6 +27,7 @@ from inference_workers.tools import Tools, now_ms
 from parley.endings import turn_ended
 from parley.errors import ParleyError, failure
 from parley.log.group import Held
+from parley.log.ranges import RouteGone
 from parley.log.taking import take_turn
 from parley.retrying import pause_s
 from parley.side_inputs import SideInputs
@@ -91,11 +92,17 @@ class Turn:
                 except Superseded:
                     log.info("a turn was taken by somebody greater")
                     return
+                except RouteGone as gone:
+                    # Nobody can say what was shown. The orchestrator, who answers for the end, ends it by its age.
+                    log.warning("a turn is let go: %s", gone)
+                    return
                 except EngineError as error:
                     engine_failures += 1
                     log.warning("run %d of a turn failed in the engine: %s", run, error)
                     if not error.retryable or engine_failures >= self._tools.settings.worker.runs_limit:
                         hopeless = failure(error.kind.code, "the model could not answer")
+                    else:
+                        await asyncio.sleep(pause_s(engine_failures))  # an engine that restarts needs a moment
                 except ParleyError as error:
                     log.warning("run %d of a turn lost the log: %s", run, error)
                     await asyncio.sleep(pause_s(min(run, 6)))

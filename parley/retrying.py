@@ -19,7 +19,7 @@ LONGEST_PAUSE_S = 2.0
 
 def pause_s(attempt: int) -> float:
     """How long to wait after the n-th failure (from 0), with jitter so that not all come back at once."""
-    return float(min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**attempt) * random.uniform(0.5, 1.0))
+    return float(min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(attempt, 10)) * random.uniform(0.5, 1.0))
 
 
 async def until_done(work: Callable[[], Awaitable[T]]) -> T:

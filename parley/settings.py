@@ -59,7 +59,7 @@ class ProtocolSettings(_Group):
     )
     moderation_deadline_s: float = Field(5, description="no verdict by then: the turn ends with a retryable error")
     start_deadline_s: float = Field(10, description="no first token by then: the turn ends with a retryable error")
-    answer_limit_s: float = Field(120, description="longest answer; what is there by then is kept as incomplete")
+    answer_limit_s: float = Field(120, description="longest answer; then the turn ends failed, with what was shown")
     margin_s: float = Field(30, description="clocks, retention checks and luck")
     longest_store_outage_s: float = Field(259_200, description="the log outlasts the stores being down for this long")
     proof_tick_ms: float = Field(

@@ -39,7 +39,8 @@ async def catch_up(
     ends = await follower.bounds(wheres)
     for partition in oldest:
         at = [starts[TopicPartition(topic, partition)] for topic in (VERDICTS, CONTROL)]
-        sides[partition].follow(*at)
+        if (side := sides.get(partition)) is not None:  # else it was given up meanwhile
+            side.follow(*at)
     for where, (_, end) in ends.items():
         if end > starts[where]:
             await follower.reached(where.topic, where.partition, end - 1)
@@ -56,14 +57,18 @@ class SideInputs:
         self._cancels: OrderedDict[str, int] = OrderedDict()
         self._awaited: dict[str, list[asyncio.Future[Verdict]]] = {}
         self._on_cancel: dict[str, Callable[[], None]] = {}
+        self._stopped = False
 
     def follow(self, verdicts: int, control: int) -> None:
-        """Read from these offsets on."""
+        """Read from these offsets on, unless stopped."""
+        if self._stopped:
+            return
         self._follower.follow(VERDICTS, self._partition, verdicts, self._on_verdict)
         self._follower.follow(CONTROL, self._partition, control, self._on_control)
 
     def stop(self) -> None:
-        """Read no further."""
+        """Read no further, for good."""
+        self._stopped = True
         for topic in (VERDICTS, CONTROL):
             self._follower.unfollow(topic, self._partition)
 

@@ -56,8 +56,8 @@ class PromptAccepted(Event):
     """The request's fields that the public response repeats."""
 
     def input_texts(self) -> list[str]:
-        """Everything that input moderation scores: messages and instructions."""
-        texts = [item.text for item in self.items if item.role != "assistant"]
+        """What input moderation scores: messages, those put in the assistant's mouth too, and instructions."""
+        texts = [item.text for item in self.items]
         return [*texts, self.instructions] if self.instructions else texts
 
 

@@ -26,7 +26,8 @@ async def load_turns(store: LazyMessageStore, session: Session) -> None:
         page = await messages.turns(session.id, after=after, limit=PAGE)
         for stored in page:
             after = stored.turn
-            if stored.response not in session.turns:
+            known = session.turns.get(stored.response)
+            if known is None:
                 session.turns[stored.response] = Turn(
                     response=stored.response,
                     number=stored.turn,
@@ -40,6 +41,8 @@ async def load_turns(store: LazyMessageStore, session: Session) -> None:
                     key_hash=stored.key_hash,
                     body_hash=stored.body_hash,
                 )
+            elif known.started is None:  # the log has kept its end only: what the user said is in the store
+                known.items, known.key_hash, known.body_hash = stored.items, stored.key_hash, stored.body_hash
         if len(page) < PAGE:
             break
     if session.deleted:

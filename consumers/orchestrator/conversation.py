@@ -11,10 +11,11 @@ import asyncio
 import logging
 from collections import deque
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Literal
 
 from consumers.orchestrator.cold import load_turns
-from consumers.orchestrator.ending import end_turn
+from consumers.orchestrator.ending import end_on_route, end_turn
 from consumers.orchestrator.planning import parent_of, plan, request, started
 from consumers.orchestrator.tools import now_ms
 from parley.errors import ParleyError, failure
@@ -64,6 +65,8 @@ class Conversation:
         self._opened: dict[str, asyncio.Task[None]] = {}
         self._aside: set[str] = set()
         """Turns that are being ended beside the running one: busy, cancelled while waiting, deleted, refused."""
+        self._came: dict[str, int] = {}
+        """When the turn of a prompt came whose session could not be read, in ms: its start deadline runs from then."""
         self._numbering = asyncio.Lock()
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -167,7 +170,10 @@ class Conversation:
         while True:
             try:
                 for prompt in [p for p in self._waiting if p.response in self.session.turns]:
-                    self._waiting.remove(prompt)  # its TurnStarted had counted as failed, and is in the log
+                    # Its TurnStarted had counted as failed and is in the log, or the store has the turn.
+                    self._waiting.remove(prompt)
+                    self.shard.side.on_cancel(prompt.response, None)
+                    self._settle(prompt.response)
                 if (turn := self._serial()) is not None:
                     await self._go_on(turn)
                 elif self._waiting:
@@ -182,7 +188,14 @@ class Conversation:
 
     async def _begin(self, prompt: Prompt) -> None:
         """A prompt's turn has come."""
-        await self._ensure_known(prompt.event)
+        try:
+            await self._ensure_known(prompt.event)
+        except ParleyError as error:
+            since = self._came.setdefault(prompt.response, now_ms())
+            if now_ms() - since < self.shard.tools.settings.protocol.start_deadline_s * 1000:
+                raise
+            self._end_aside(prompt, "failed", error.failure())
+            return
         if prompt.response in self.session.turns:
             return
         try:
@@ -221,12 +234,14 @@ class Conversation:
         if decision is None:
             raise ParleyError("store_inconsistent", "a turn of the session has no end and no beginning in the log")
         if decision.pool is None:
-            await end_turn(self, decision, turn, decision.why or "failed", decision.failure)
+            await end_turn(self, decision, decision.why or "failed", decision.failure)
         elif now_ms() > decision.deadline + self.shard.tools.settings.protocol.max_turn_age_s * 1000:
-            await end_turn(self, decision, turn, "failed", failure("expired", "the answer did not come in time"))
+            await end_turn(self, decision, "failed", failure("expired", "the answer did not come in time"))
         elif self.shard.requested.get(turn.response) != decision.dispatch:
             await self._hand_over(decision, turn)
         else:
+            if self.session.deleted and not self.shard.side.cancelled(turn.response):
+                await self.shard.tools.cancel(decision, self.shard.held.partition)
             await self._until_changed(turn)
         self._settle(turn.response)
 
@@ -239,15 +254,15 @@ class Conversation:
         except ParleyError as error:
             if error.kind.retryable:
                 raise
-            await end_turn(self, decision, turn, "failed", error.failure())
+            await end_turn(self, decision, "failed", error.failure())
         else:
             self.shard.requested[turn.response] = decision.dispatch
             self.shard.side.on_cancel(turn.response, None)  # from here on a cancel is the worker's
 
     async def _until_changed(self, turn: Turn) -> None:
         """Until the turn has ended or stands otherwise, or it is time to look whether it is overdue."""
-        decision = turn.started
-        while turn.status is None and turn.started is decision:
+        decision, deleted = turn.started, self.session.deleted
+        while turn.status is None and turn.started is decision and self.session.deleted == deleted:
             self._changed.clear()
             try:
                 async with asyncio.timeout(OVERDUE_CHECK_S):
@@ -276,25 +291,46 @@ class Conversation:
         if prompt in self._waiting:
             self._waiting.remove(prompt)
         self.shard.side.on_cancel(prompt.response, None)
+        self._came.pop(prompt.response, None)
         self._aside.add(prompt.response)
         self.shard.held.spawn(self._finish_aside(prompt, kind, why), f"aside-{kind}")
 
     async def _finish_aside(self, prompt: Prompt, kind: EndKind, why: Failure | None) -> None:
-        attempt = 0
-        while (turn := self.session.turns.get(prompt.response)) is None or turn.status is None:
+        for attempt in count():
+            turn = self.session.turns.get(prompt.response)
+            if turn is not None and turn.status is not None:
+                break
+            if attempt:
+                await asyncio.sleep(pause_s(attempt - 1))
             try:
-                await self._ensure_known(prompt.event)
                 if kind != "expired":
                     await self._opened_written(prompt.response)
+                if not await self._has_a_place(prompt.event):
+                    await self._end_without_place(prompt, kind, why)
+                    break
                 about = (turn.started if turn else None) or self._undispatched(prompt.event)
-                await end_turn(self, about, turn, kind, why)
+                await end_turn(self, about, kind, why)
             except ParleyError as error:
                 log.warning("a turn has not ended yet: %s", error)
-                await asyncio.sleep(pause_s(attempt))
-                attempt += 1
         self._aside.discard(prompt.response)
         self._settle(prompt.response)
         self.proceed()
+
+    async def _has_a_place(self, event: PromptAccepted) -> bool:
+        """The session's log can hold the turn: it is its user's, and the turns before it are known."""
+        try:
+            await self._ensure_known(event)
+        except ParleyError:
+            return False
+        return self.session.user in (None, event.user)
+
+    async def _end_without_place(self, prompt: Prompt, kind: EndKind, why: Failure | None) -> None:
+        if kind != "expired":
+            event, ends = prompt.event, "failed" if kind == "refused" else kind
+            why = why or failure("store_unavailable", "the conversation can't be read: try again")
+            await end_on_route(self, event.response, event.route, event.model, ends, why)
+        del self._prompts[prompt.response]
+        self.shard.held.end(prompt.offset)
 
     def _undispatched(self, event: PromptAccepted) -> TurnStarted:
         protocol = self.shard.tools.settings.protocol
@@ -313,8 +349,9 @@ class Conversation:
         """
         partition = self.shard.held.partition
         async with self._numbering:
-            if decision.response not in self.session.turns:
-                decision = decision.model_copy(update={"turn": self.session.last_number + 1})
+            known = self.session.turns.get(decision.response)
+            number = known.number if known else self.session.last_number + 1
+            decision = decision.model_copy(update={"turn": number})
             offset = await self.shard.tools.log_turn(decision, partition)
             await self.shard.tools.follower.reached(TURNS, partition, offset)
         turn = self.session.turns.get(decision.response)

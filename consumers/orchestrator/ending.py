@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Literal
 from consumers.orchestrator.planning import ending
 from consumers.orchestrator.tools import now_ms
 from parley.endings import expired, turn_ended
+from parley.log.ranges import RouteGone
 from parley.log.taking import take_turn
-from parley.session import Turn
 from parley.topics import TURNS
-from schemas.base import Failure, Timings, epoch_of
+from parley.transcript import Transcript
+from schemas.base import Failure, Route, Timings, epoch_of
 from schemas.routes import Fence, Terminal, TerminalKind
 from schemas.turns import TurnStarted
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 async def end_turn(
     conversation: Conversation,
     about: TurnStarted,
-    turn: Turn | None,
     kind: TerminalKind | Literal["expired"],
     failure: Failure | None,
 ) -> None:
@@ -35,18 +35,22 @@ async def end_turn(
     """
     shard = conversation.shard
     tools, held = shard.tools, shard.held
-    never_dispatched = turn is None or not turn.dispatched
-    if kind == "expired" and not never_dispatched:
-        kind = "failed"
     started = ending(about, kind, failure, shard.raised())
     if not await conversation.log_started(started):
         return
-    started = conversation.session.turns[started.response].started or started  # with the number that it got
+    turn = conversation.session.turns[started.response]
+    started = turn.started or started  # with the number that it got
+    if kind == "expired" and turn.dispatched:  # asked now: a predecessor's TurnStarted may have landed before this one
+        kind = "failed"
     if kind == "expired":
         ended = expired(started, started.dispatch, at=now_ms())
     else:
         fence = Fence(epoch=epoch_of(started.dispatch, held.takeover, 1), writer=secrets.token_hex(4))
-        transcript = await take_turn(tools.producer, tools.ranges, started.response, started.route, fence)
+        try:
+            transcript = await take_turn(tools.producer, tools.ranges, started.response, started.route, fence)
+        except RouteGone:
+            # Retention outlasts every reader: nobody can see what was there, or what is written now.
+            transcript = Transcript(fence=fence)
         if transcript is None:
             return
         if transcript.terminal is None:
@@ -71,3 +75,24 @@ async def end_turn(
         )
     offset = await tools.log_turn(ended, held.partition)
     await tools.follower.reached(TURNS, held.partition, offset)
+
+
+async def end_on_route(
+    conversation: Conversation, response: str, route: Route, model: str, kind: TerminalKind, failure: Failure
+) -> None:
+    """End a turn that can have no place in the session's log: on its route alone.
+
+    It is in somebody else's session, or its number is not known since the store is down. Should a later holder begin
+    it after all, its worker finds the terminal and repeats it.
+
+    Raises:
+        ParleyError: log_unavailable.
+    """
+    shard = conversation.shard
+    fence = Fence(epoch=epoch_of(shard.raised(), shard.held.takeover, 1), writer=secrets.token_hex(4))
+    transcript = await take_turn(shard.tools.producer, shard.tools.ranges, response, route, fence)
+    if transcript is not None and transcript.terminal is None:
+        terminal = Terminal(
+            writer=fence.writer, seq=transcript.seq, kind=kind, failure=failure, model=model, ended_at=now_ms()
+        )
+        await shard.tools.say(response, route, terminal)

@@ -38,6 +38,8 @@ class Orchestrator:
         Then go on with the open turns.
         """
         shards = {held.partition: Shard(self.tools, held) for held in taken}
+        # At once: `drop` must close a shard whose partition goes away while it still replays.
+        self.shards |= {held.where: shards[held.partition] for held in taken}
         follower, ranges, protocol = self.tools.follower, self.tools.ranges, self.tools.settings.protocol
         state = await follower.bounds(TopicPartition(TURNS, partition) for partition in shards)
         ends = await follower.bounds(held.where for held in taken)
@@ -49,7 +51,6 @@ class Orchestrator:
             if end > begin:
                 await follower.reached(where.topic, where.partition, end - 1)
         for held in (held for held in taken if not held.lost):
-            self.shards[held.where] = shards[held.partition]
             shards[held.partition].go_on()
 
     def record(self, held: Held, record: Record) -> None:
@@ -72,6 +73,7 @@ async def run(settings: Settings) -> None:
     await follower.start()
     tools = Tools(settings, producer, follower, ranges, store, Policy.load(settings.moderation.policy))
     group = Group(settings, GROUP, [PROMPTS], Orchestrator(tools, {}), HEALTH)
+    follower.on_failure = group.fail
     try:
         await until_stopped(group.run(), group.stop)
     finally:

@@ -24,10 +24,15 @@ def plan(settings: Settings, session: Session, event: PromptAccepted, dispatch: 
     pool = settings.topics.route_pool(event.model, event.tier)
     if pool is None:
         raise ParleyError("model_not_found", f"no pool serves {event.model}", param="model")
-    context = context_of(
-        settings, session, pool, parent, event.items, event.instructions, event.sampling, event.truncation == "auto"
-    )
+    context = _context(settings, session, pool, parent, event)
+    if (better := settings.topics.route_pool(event.model, event.tier, context.prompt_tokens)) not in (None, pool):
+        pool, context = better, _context(settings, session, better, parent, event)
     return started(settings.protocol, session, event, dispatch, now, pool=pool.name, parent=parent, context=context)
+
+
+def _context(settings: Settings, session: Session, pool: Pool, parent: str | None, event: PromptAccepted) -> Context:
+    truncate = event.truncation == "auto"
+    return context_of(settings, session, pool, parent, event.items, event.instructions, event.sampling, truncate)
 
 
 def started(

@@ -38,7 +38,8 @@ class Shard:
 
     def follow(self, begin: int) -> None:
         """Fold the state log from an offset on."""
-        self.tools.follower.follow(TURNS, self.held.partition, begin, self._on_turns)
+        if not self.held.lost:
+            self.tools.follower.follow(TURNS, self.held.partition, begin, self._on_turns)
 
     def go_on(self) -> None:
         """The fold has come to the end of what was there when the partition was taken: work may begin."""

@@ -12,9 +12,9 @@ from parley.log.ranges import RangeReader
 from parley.safety.policy import Policy
 from parley.settings import Settings
 from parley.stores.lazy import LazyMessageStore
-from parley.topics import TURNS
+from parley.topics import CONTROL, TURNS
 from schemas.base import Route
-from schemas.prompts import InferenceRequest
+from schemas.prompts import Cancel, InferenceRequest
 from schemas.routes import Opened, Terminal, encode_route_record
 from schemas.turns import TurnEnded, TurnStarted
 from schemas.wire import encode, headers
@@ -54,6 +54,17 @@ class Tools:
             partition=route.partition,
             headers=headers(event.type, response=response),
         )
+
+    async def cancel(self, turn: TurnStarted, partition: int) -> None:
+        """Have a turn ended by whoever runs it: its session was deleted.
+
+        Raises:
+            ParleyError: log_unavailable.
+        """
+        event = Cancel(response=turn.response, session=turn.session, user=turn.user, at=now_ms())
+        about = headers(event.type, response=event.response, session=event.session.hex)
+        key = session_key(event.session.hex)
+        await self.producer.send(CONTROL, encode(event), key=key, partition=partition, headers=about)
 
     async def dispatch(self, request: InferenceRequest, partition: int) -> None:
         """Hand a turn to its pool.

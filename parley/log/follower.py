@@ -49,6 +49,8 @@ class Follower:
         self._changed = asyncio.Event()
         self._reassigning = False
         self._task: asyncio.Task[None] | None = None
+        self.on_failure: Callable[[BaseException], None] = lambda error: log.error("following has ended: %r", error)
+        """Told when nothing is read any more; a process must not live on then."""
 
     async def start(self) -> None:
         """Connect.
@@ -62,6 +64,7 @@ class Follower:
             await self._consumer.stop()
             raise ParleyError("log_unavailable", "no broker answers") from error
         self._task = asyncio.create_task(self._poll(), name="follower")
+        self._task.add_done_callback(self._ended)
 
     async def stop(self) -> None:
         """Disconnect; whoever waits for a position is cancelled."""
@@ -72,22 +75,29 @@ class Follower:
         await self._consumer.stop()
 
     def follow(self, topic: str, partition: int, start: int, handle: Handler) -> None:
-        """Hand every record of a partition from `start` on to `handle`."""
-        self._followed[TopicPartition(topic, partition)] = _Followed(start, handle)
+        """Hand every record of a partition from `start` on to `handle`. Again with the same: from the lower start."""
+        where = TopicPartition(topic, partition)
+        before = self._followed.get(where)
+        if before is not None and before.handle == handle:
+            before.position = min(before.position, start)
+        else:
+            self.unfollow(topic, partition)
+            self._followed[where] = _Followed(start, handle)
         self._reassign()
 
     def unfollow(self, topic: str, partition: int) -> None:
-        """Leave a partition."""
+        """Leave a partition. Whoever waits for a position there waits no more: it was for the partition's sake."""
         gone = self._followed.pop(TopicPartition(topic, partition), None)
         if gone is not None:
             for _, waiter in gone.waiting:
-                waiter.cancel()
+                if not waiter.done():
+                    waiter.set_result(None)
             self._reassign()
 
     async def reached(self, topic: str, partition: int, offset: int) -> None:
-        """Returns once the record at `offset`, or a later one, has been handled."""
-        followed = self._followed[TopicPartition(topic, partition)]
-        if followed.position <= offset:
+        """Returns once the record at `offset`, or a later one, has been handled, or the partition is left."""
+        followed = self._followed.get(TopicPartition(topic, partition))
+        if followed is not None and followed.position <= offset:
             waiter = asyncio.get_running_loop().create_future()
             followed.waiting.append((offset, waiter))
             await waiter
@@ -122,6 +132,10 @@ class Follower:
             raise ParleyError("log_unavailable", f"could not ask for offsets of {len(times)} partitions") from error
         return {w: int(ends[w] if found[w] is None else min(found[w].offset, ends[w])) for w in times}
 
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.on_failure(error)
+
     def _reassign(self) -> None:
         """Soon: partitions come and go by the dozen, and each assignment drops what was fetched."""
         if not self._reassigning:
@@ -141,7 +155,7 @@ class Follower:
             if not self._followed:
                 self._changed.clear()
                 await self._changed.wait()
-            batches = await self._consumer.getmany(timeout_ms=200)
+            batches = await self._consumer.getmany(timeout_ms=200, max_records=500)  # a replay lets others run
             for where, records in batches.items():
                 followed = self._followed.get(where)
                 if followed is None:

@@ -23,7 +23,7 @@ from aiokafka.structs import OffsetAndMetadata
 
 from parley.errors import ParleyError
 from parley.health import Health
-from parley.log.ranges import RangeReader, Record
+from parley.log.ranges import RangeReader, Record, RouteGone
 from parley.ownership import Claim, Progress
 from parley.settings import Settings
 
@@ -121,11 +121,14 @@ class Held:
         Raises:
             ParleyError: log_unavailable.
         """
-        prefix = self.progress.prefix
+        now, prefix = time.time_ns() // 1_000_000, self.progress.prefix
         if prefix >= end:
-            return time.time_ns() // 1_000_000
-        (record,) = await ranges.read(self.where.topic, self.partition, prefix, prefix)
-        return int(record.timestamp)
+            return now
+        try:
+            records = await ranges.read(self.where.topic, self.partition, prefix, prefix)
+        except RouteGone:
+            return 0  # retention has passed by the committed offset: what is left may be as old as it likes
+        return int(records[0].timestamp) if records else 0
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -172,6 +175,8 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]
         self._proof_due: float | None = None
         self._failure: asyncio.Future[None] | None = None
         self._joined = False
+        self._joined_at: int | None = None
+        """Node of the coordinator that gave the assignment."""
         self._stopping = False
 
     # -- life -------------------------------------------------------------------------------------------------------
@@ -239,11 +244,14 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]
                     self._consumer.seek(where, held.progress.position)
                     continue
                 for record in records:
+                    if held.progress.span >= window:
+                        break
                     if held.progress.take(record.offset):
                         self._role.record(held, record)
                 if held.progress.span >= window and not held.paused:
                     held.paused = True
                     self._consumer.pause(where)
+                    self._consumer.seek(where, held.progress.position)  # what is left of the batch is read again
                     log.warning("%s-%d waits: %d records are open", where.topic, where.partition, held.progress.open)
             self._resume(window // 2)
 
@@ -270,10 +278,15 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]
     async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
         """Gates are closed; each partition's is opened in its own time."""
         self._joined = True
+        self._joined_at = self._consumer._coordinator.coordinator_id
         self._assignment += 1
         assigned = set(assigned)
-        for where in [where for where in self.held if where not in assigned]:
-            self._lose(where)
+        try:
+            for where in [where for where in self.held if where not in assigned]:
+                self._lose(where)
+        except Exception as error:  # aiokafka would only log it
+            self.fail(error)
+            return
         self._opening = asyncio.create_task(self._open_gates(assigned, self._assignment), name="opening")
         self._opening.add_done_callback(self._opened)
 
@@ -291,6 +304,10 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]
         if not assigned:
             self._health.ready()  # a spare
         while mine == self._assignment and assigned:
+            if self._consumer._coordinator.coordinator_id != self._joined_at:
+                # A lookup may have led to a deposed coordinator, which still answers reads; joining finds the true one.
+                self._consumer._coordinator.request_rejoin()
+                return
             try:
                 offsets = await self._claims(assigned)
             except KafkaError as error:

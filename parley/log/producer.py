@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable
 
 from aiokafka import AIOKafkaProducer, TopicPartition
-from aiokafka.errors import KafkaError, MessageSizeTooLargeError
+from aiokafka.errors import KafkaError, MessageSizeTooLargeError, UnknownTopicOrPartitionError
 from aiokafka.structs import RecordMetadata
 
 from parley.errors import ParleyError
@@ -40,10 +40,7 @@ class Producer:
         Raises:
             ParleyError: log_unavailable.
         """
-        try:
-            await self._next_generation(0)
-        except (KafkaError, OSError) as error:
-            raise ParleyError("log_unavailable", f"no broker answers at {self._settings.bootstrap}") from error
+        await self._renew(0)
 
     async def stop(self) -> None:
         """Send what is buffered, then disconnect."""
@@ -83,14 +80,16 @@ class Producer:
         """
         where = TopicPartition(topic, partition)
         generation = self._from.get(where, 0)
+        if generation >= len(self._generations):
+            await self._renew(generation)
         try:
-            if generation >= len(self._generations):
-                await self._next_generation(generation)
             future: asyncio.Future[RecordMetadata] = await self._generations[generation].send(
                 topic, value, key=key, partition=partition, headers=list(headers)
             )
         except MessageSizeTooLargeError:
             raise ParleyError("request_too_large", f"a record for {topic} is larger than the log accepts") from None
+        except UnknownTopicOrPartitionError as error:  # nothing was handed over: the producer is as good as before
+            raise ParleyError("log_unavailable", f"no broker knows {topic}-{partition}") from error
         except (KafkaError, OSError, AssertionError) as error:
             self._abandon(where, generation)
             raise ParleyError("log_unavailable", f"could not send to {topic}-{partition}: {error!r}") from error
@@ -120,6 +119,13 @@ class Producer:
         if self._from.get(where, 0) <= generation:
             log.warning("sends to %s-%d move to a fresh producer", where.topic, where.partition)
             self._from[where] = generation + 1
+
+    async def _renew(self, wanted: int) -> None:
+        """Have a generation; `wanted` is at most the next one, since only generations that were used are abandoned."""
+        try:
+            await self._next_generation(wanted)
+        except (KafkaError, OSError) as error:
+            raise ParleyError("log_unavailable", f"no broker answers at {self._settings.bootstrap}") from error
 
     async def _next_generation(self, wanted: int) -> None:
         async with self._renewing:

@@ -116,7 +116,8 @@ class RangeReader:
             await asyncio.sleep(pause)
             # aiokafka has no public way to ask for the metadata of one topic.
             await consumer._client.add_topic(where.topic)
-            await consumer._client.force_metadata_update()
+            if not await consumer._client.force_metadata_update():
+                raise ParleyError("log_unavailable", f"no broker tells of {where.topic}")
         if where.partition not in (consumer.partitions_for_topic(where.topic) or ()):
             raise RouteGone(f"{where.topic}-{where.partition} does not exist")
 

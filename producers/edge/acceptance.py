@@ -176,7 +176,7 @@ def accept(
         new_session=placement.new_session,
         listed=placement.named and store,
         store=store,
-        truncation=request.truncation or "disabled",
+        truncation=request.truncation or "auto",
         route=route,
         key_hash=idempotent.key_hash if idempotent else None,
         body_hash=idempotent.body_hash if idempotent else None,

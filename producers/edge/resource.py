@@ -17,7 +17,7 @@ ECHO_DEFAULTS: Json = {
     "tools": [],
     "tool_choice": "auto",
     "parallel_tool_calls": True,
-    "truncation": "disabled",
+    "truncation": "auto",
     "text": {"format": {"type": "text"}},
     "temperature": 1.0,
     "top_p": 1.0,

@@ -13,9 +13,6 @@ from parley.safety.policy import Policy
 
 PLAIN = "The quick brown fox jumps over the lazy dog, again and again, until evening comes to the quiet village. "
 HARMFUL = "You are a worthless stupid idiot and everyone hates you, go and kill yourself now, nobody wants you alive. "
-TAIL_IS_LOST = pytest.mark.xfail(
-    reason="Answer.feed drops what the guard holds back when a stop string comes", strict=True
-)
 CUTS = st.lists(st.integers(1, 9), min_size=1, max_size=12)
 
 
@@ -73,13 +70,11 @@ class TestWholeAnswers:
         assert run.answer.stopped
         assert run.answer.blocked is None
 
-    @TAIL_IS_LOST
     def test_all_that_came_before_a_stop_string_leaves(self, classifier: Classifier, policy: Policy) -> None:
         """What the guard holds back is scored as the last window and released, as at the engine's own end."""
         released = Run(classifier, policy, ("again,",)).feed(PLAIN, [2]).finish()
         assert released == PLAIN[: PLAIN.index("again,")]
 
-    @TAIL_IS_LOST
     def test_what_the_guard_holds_back_before_a_stop_string_is_scored(
         self, classifier: Classifier, policy: Policy
     ) -> None:

@@ -55,10 +55,10 @@ def test_a_prompt_holds_the_request_and_its_id_the_route() -> None:
 
 
 def test_the_echo_gives_the_response_its_request_back() -> None:
-    prompt = prompt_of(temperature=0.3, metadata={"k": "v"}, user="u", truncation="auto", store=False)
+    prompt = prompt_of(temperature=0.3, metadata={"k": "v"}, user="u", truncation="disabled", store=False)
     shown = response_object(prompt.response, prompt.echo)
     assert (shown["model"], shown["temperature"], shown["metadata"]) == ("synthetic", 0.3, {"k": "v"})
-    assert (shown["user"], shown["truncation"], shown["store"]) == ("u", "auto", False)
+    assert (shown["user"], shown["truncation"], shown["store"]) == ("u", "disabled", False)
     assert "stop" not in prompt.echo
     assert prompt_of(model="auto").echo["temperature"] == TOPICS.pools["smol"].sampling.temperature
 
