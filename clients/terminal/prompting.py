@@ -67,12 +67,13 @@ class Prompt:
     def _bindings(self) -> KeyBindings:
         keys = KeyBindings()
 
+        # A line that was typed before the prompt was there ends in a line feed.
         @keys.add(Keys.Enter)
+        @keys.add(Keys.ControlJ)
         def send(event: KeyPressEvent) -> None:
             event.current_buffer.validate_and_handle()
 
         @keys.add(Keys.Escape, Keys.Enter)
-        @keys.add(Keys.ControlJ)
         def new_line(event: KeyPressEvent) -> None:
             event.current_buffer.insert_text("\n")
 

@@ -5,6 +5,7 @@ import { Api, MAX_BYTES } from "./api.js";
 import { Connection } from "./connection.js";
 import { endIsUnknown, textOf, turns } from "./history.js";
 import { ConversationList } from "./list.js";
+import { Pastes } from "./pastes.js";
 import { forgetPending, keepPending, pending } from "./pending.js";
 import { AnswerView, Messages, element, said } from "./view.js";
 
@@ -14,11 +15,10 @@ const MODEL = "parley.model";
 const KEY_FORM = /^[\w.~-]+$/;
 /** The list of conversations follows the log: a title is there this long after an answer. */
 const LIST_LAG_MS = 700;
-/** Characters from which a pasted text is put in by the page. */
-const LONG_PASTE = 20_000;
 
 const $ = (id) => document.getElementById(id);
 const prompt = $("prompt");
+const pastes = new Pastes();
 const messages = new Messages($("messages"));
 const list = new ConversationList($("list"), $("more"), (id) => open(id));
 
@@ -195,7 +195,8 @@ function goOnWithPending(items) {
 
 // What is being said
 
-async function send(text) {
+async function send(written) {
+  const text = pastes.expand(written);
   const request = { model: $("model").value, input: text, idempotency_key: newKey() };
   const bytes = new TextEncoder().encode(JSON.stringify(request)).length + 200;
   if (bytes > MAX_BYTES) {
@@ -262,8 +263,14 @@ function answerChanged(answer) {
   showRunning();
   if (!answer.ended) return;
   if (pending()?.request.idempotency_key === answer.request?.idempotency_key) forgetPending();
-  if (answer.id === null && !answer.retryable && !prompt.value) prompt.value = answer.request.input;
+  if (answer.id === null && !answer.retryable && !prompt.value) giveBack(answer.request.input);
   setTimeout(() => api && attempt(list.refresh(api)).then(showTitle), LIST_LAG_MS);
+}
+
+/** What was refused can be changed and sent again. */
+function giveBack(text) {
+  prompt.value = pastes.keep(text) ?? text;
+  fit();
 }
 
 function forgetTurn(answer) {
@@ -318,11 +325,10 @@ function newKey() {
   return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-/** The message grows with its text; measuring a very long one would stall the page. */
+/** The field grows with its text; measuring a very long one would stall the page. */
 function fit() {
-  prompt.style.height = "auto";
-  if (prompt.value.length > 5_000) prompt.style.height = "40vh";
-  else if (prompt.value) prompt.style.height = `${prompt.scrollHeight + 2}px`;
+  prompt.style.height = prompt.value.length > 5_000 ? "40vh" : "auto";
+  if (prompt.style.height === "auto" && prompt.value) prompt.style.height = `${prompt.scrollHeight + 2}px`;
 }
 
 function submit() {
@@ -346,11 +352,10 @@ prompt.onkeydown = (event) => {
 };
 prompt.oninput = fit;
 prompt.onpaste = (event) => {
-  const text = event.clipboardData.getData("text/plain");
-  if (text.length < LONG_PASTE) return;
-  // A browser's own pasting takes seconds for a long text; this way it can't be undone, but is there at once.
+  const mark = pastes.keep(event.clipboardData.getData("text/plain"));
+  if (mark === null) return;
   event.preventDefault();
-  prompt.setRangeText(text, prompt.selectionStart, prompt.selectionEnd, "end");
+  prompt.setRangeText(mark, prompt.selectionStart, prompt.selectionEnd, "end");
   fit();
 };
 $("stop").onclick = () => {

@@ -253,27 +253,35 @@ async def test_answers_are_text_and_code_at_every_moment_never_markup(page: Page
     assert not any("```" in text for text in seen)
 
 
+PASTE = """(lines) => {
+    const clipboardData = new DataTransfer();
+    clipboardData.setData('text/plain', ('x'.repeat(59) + '\\n').repeat(lines));
+    const began = performance.now();
+    document.getElementById('prompt').dispatchEvent(
+        new ClipboardEvent('paste', { clipboardData, bubbles: true, cancelable: true }));
+    return new Promise((shown) => requestAnimationFrame(() => setTimeout(() => shown(performance.now() - began))));
+}"""
+"""Paste so many lines of 60 characters; gives the milliseconds until the page has drawn them."""
+
+
 async def test_a_text_over_the_limit_is_refused_before_it_is_sent_and_the_page_stays_alive(page: Page) -> None:
-    """F10: 20,000 lines, 1.2 MB."""
-    await page.focus("#prompt")
-    await page.evaluate(
-        """() => {
-        window.longest = 0;
-        let last = performance.now();
-        setInterval(() => { const now = performance.now(); window.longest = Math.max(window.longest, now - last); last = now; }, 10);
-        window.clipboard = new DataTransfer();
-        window.clipboard.setData('text/plain', ('x'.repeat(59) + '\\n').repeat(20000));
-        }"""
-    )
-    await page.evaluate(
-        """() => document.getElementById('prompt').dispatchEvent(
-        new ClipboardEvent('paste', { clipboardData: window.clipboard, bubbles: true, cancelable: true }))"""
-    )
-    assert len(await page.input_value("#prompt")) == 1_200_000
+    """F10: 20,000 lines, 1.2 MB. Its 200 ms are a third of what is allowed here: tests may share two cores."""
+    assert await page.evaluate(PASTE, 20_000) < 600
+    await expect(page.locator("#prompt")).to_have_value("[paste 1: 20,001 lines]")
     await page.press("#prompt", "Enter")
     await expect(page.locator("#notice")).to_contain_text("at most 1 MiB")
     await expect(page.locator(".user")).to_have_count(0)
-    print("longest pause, ms:", await page.evaluate("() => window.longest"))
     await page.fill("#prompt", "")
-    await say(page, "Still there?", words=2)
+    await say(page, "Still there?", words=2, first_ms=10, period_ms=10)
+    assert await answered(page) == words(2)
+
+
+async def test_a_text_that_only_the_edge_can_refuse_comes_back_to_be_shortened(page: Page) -> None:
+    assert await page.evaluate(PASTE, 6_000) < 600
+    await page.press("#prompt", "Enter")
+    await expect(page.locator(".assistant .remark")).to_contain_text("Shorten the input", timeout=ANSWER_MS)
+    await expect(page.locator("#prompt")).to_have_value("[paste 2: 6,001 lines]")
+    await page.reload()
+    await expect(page.locator("#prompt")).to_be_focused()
+    await say(page, "Shorter", words=2, first_ms=10, period_ms=10)
     assert await answered(page) == words(2)

@@ -33,6 +33,10 @@ async def test_enter_sends_and_ctrl_d_leaves() -> None:
     assert await typed("Hello\r", "Again\r", LEAVE) == ["Hello", "Again"]
 
 
+async def test_a_line_typed_while_an_answer_came_is_sent_at_the_prompt() -> None:
+    assert await typed("ahead\n", "now\r", LEAVE) == ["ahead", "now"]
+
+
 async def test_ctrl_c_clears_what_is_typed_and_leaves_when_there_is_nothing() -> None:
     assert await typed("not this\x03", "this\r", "\x03") == ["this"]
 
