@@ -68,7 +68,7 @@ class Measured:
             "worker": ("worker", "--pool", "synthetic"),
             "history (messages)": ("history", "--store", "messages"),
             "history (sessions)": ("history", "--store", "sessions"),
-            "usage": ("usage",),
+            "usage": ("usage", "serve"),
         }
         found = {name: role_pid(kafka, *role) for name, role in roles.items()}
         found["Kafka"] = listener_pid(kafka)
