@@ -175,6 +175,7 @@ async def run(settings: Settings, pool_name: str) -> None:
     group_name = f"worker-{pool_name}"
     name = settings.instance or group_name
     producer = Producer(settings.kafka, name)
+    tokens = Producer(settings.kafka, f"{name}-tokens", linger_ms=settings.kafka.token_linger_ms)
     follower = Follower(settings.kafka, f"{name}-side")
     ranges = RangeReader(settings.kafka, f"{name}-ranges")
     engine = EngineClient(
@@ -187,6 +188,7 @@ async def run(settings: Settings, pool_name: str) -> None:
         settings,
         pool,
         producer,
+        tokens,
         ranges,
         engine,
         Admission(pool.slots),
@@ -195,6 +197,7 @@ async def run(settings: Settings, pool_name: str) -> None:
         load_tokenizer(pool.tokenizer, settings.tokenizers_dir),
     )
     await producer.start()
+    await tokens.start()
     await follower.start()
     worker = Worker(tools, follower)
     topics = [settings.topics.inference_topic(pool_name, tier) for tier in TIERS]
@@ -208,4 +211,5 @@ async def run(settings: Settings, pool_name: str) -> None:
         await engine.close()
         await follower.stop()
         await ranges.stop()
+        await tokens.stop()
         await producer.stop()

@@ -27,6 +27,8 @@ class Tools:
     settings: Settings
     pool: Pool
     producer: Producer
+    tokens: Producer
+    """For routes alone: fence, deltas and terminal of a turn keep their order in one producer."""
     ranges: RangeReader
     engine: EngineClient
     admission: Admission

@@ -112,7 +112,7 @@ class Turn:
     async def _attempt(self, run: int, hopeless: Failure | None) -> None:
         request, tools = self.request, self._tools
         fence = Fence(epoch=epoch_of(request.dispatch, self._held.takeover, run), writer=secrets.token_hex(4))
-        taking = asyncio.create_task(take_turn(tools.producer, tools.ranges, request.response, request.route, fence))
+        taking = asyncio.create_task(take_turn(tools.tokens, tools.ranges, request.response, request.route, fence))
         try:
             async with self._queueing() as admitted:
                 transcript = None if admitted.is_set() else await self._taken(taking)
@@ -305,7 +305,7 @@ class Turn:
         fence = transcript.fence
         assert fence is not None
         seq, route = transcript.seq, self.request.route
-        await self._tools.producer.post(
+        await self._tools.tokens.post(
             route.topic,
             encode_delta(fence.writer, seq, text, tokens),
             key=self._key,
@@ -345,7 +345,7 @@ class Turn:
                 ),
                 ended_at=now_ms(),
             )
-            await tools.producer.send(
+            await tools.tokens.send(
                 request.route.topic,
                 encode_route_record((terminal,)),
                 key=self._key,

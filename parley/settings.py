@@ -40,12 +40,15 @@ class KafkaSettings(_Group):
     request_timeout_ms: int = Field(
         10_000, description="must outlast a broker's failover; aiokafka's 40,000 would hide a dead partition for long"
     )
-    fetch_max_wait_ms: int = Field(50, description="bounds how long a change of the assignment waits for a fetch")
+    fetch_max_wait_ms: int = Field(
+        500, description="records come at once; only a change of the assignment waits for a fetch that finds none"
+    )
     max_request_size: int = Field(
         2_097_152, description="bytes of a produce request; checked at acceptance and dispatch"
     )
-    linger_ms: int = Field(
-        1, description="tokens of many turns share a request; each ms is paid by the first token too"
+    linger_ms: int = Field(0, description="least time between two requests of a producer to a broker")
+    token_linger_ms: int = Field(
+        5, description="the same for tokens: those of many turns share a request, and a fetch at the edge"
     )
     replica_lag_retry_ms: int = Field(50, description="backoff between retries of requests to brokers")
 
@@ -65,7 +68,7 @@ class ProtocolSettings(_Group):
     proof_tick_ms: float = Field(
         5, description="turns that end together share one commit as proof"
     )
-    commit_interval_ms: float = Field(200, description="how often finished offsets are committed")
+    commit_interval_ms: float = Field(500, description="how often finished offsets are committed")
     window: int = Field(2_000, description="records taken beyond the committed offset of a partition")
     waiting_turns: int = Field(8, description="turns that may wait in one session; beyond: conversation_busy")
     retry_backoff_ms: float = Field(100, description="first pause after a failed send; doubles up to 2 s")

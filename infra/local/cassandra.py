@@ -13,7 +13,7 @@ from infra.local.checks import PortUse, check_java
 from infra.local.process import Command
 from infra.local.provision import TEMPLATES, check_maven, ensure_jars, jars_folder
 from infra.local.service import Service, Unwell, clean_environment
-from infra.local.settings import LOOPBACK, LocalSettings
+from infra.local.settings import LOOPBACK, VIEW_NICE, LocalSettings
 
 # The native protocol's frame: version, flags, stream, opcode, length of the body.
 FRAME = struct.Struct(">BBhBi")
@@ -78,7 +78,7 @@ class Cassandra(Service):
             f"{conf}:{jars_folder(self.settings, self.name)}/*",
             "org.apache.cassandra.service.CassandraDaemon",
         ]
-        return Command(argv, clean_environment(), cwd=self.folder)
+        return Command(argv, clean_environment(), cwd=self.folder, nice=VIEW_NICE)
 
     async def probe(self) -> None:
         await greet(self.hosts[0], self.port)

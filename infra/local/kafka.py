@@ -89,4 +89,5 @@ class Kafka(Service):
         return self.folder / "server.properties"
 
     def _java(self, heap: str) -> list[str]:
-        return ["java", f"-Xmx{heap}", LOGGING, "-cp", f"{jars_folder(self.settings, self.name)}/*"]
+        # A small heap on few cores: the simplest collector costs the least.
+        return ["java", f"-Xmx{heap}", "-XX:+UseSerialGC", LOGGING, "-cp", f"{jars_folder(self.settings, self.name)}/*"]

@@ -21,12 +21,16 @@ GROUP_POLL = 0.05
 
 @dataclass(frozen=True)
 class Command:
-    """What to run. `death_signal` is what the kernel sends it when this process dies without having stopped it."""
+    """What to run. `death_signal` is what the kernel sends it when this process dies without having stopped it.
+
+    `nice` above 0 lets others have the processor first.
+    """
 
     argv: Sequence[str]
     env: Mapping[str, str]
     cwd: Path | None = None
     user_id: int | None = None
+    nice: int = 0
     stop_signal: signal.Signals = signal.SIGTERM
     death_signal: signal.Signals = signal.SIGTERM
 
@@ -45,7 +49,8 @@ class Process:
         Call it from a thread that lives as long as the process should: the kernel ties the child to that thread.
         """
         user = -1 if command.user_id is None else command.user_id
-        tether = [sys.executable, "-I", "-S", str(TETHER), str(os.getpid()), str(int(command.death_signal)), str(user)]
+        numbers = map(str, (os.getpid(), int(command.death_signal), user, command.nice))
+        tether = [sys.executable, "-I", "-S", str(TETHER), *numbers]
         with contextlib.ExitStack() as stack:
             target = asyncio.subprocess.PIPE if output is None else stack.enter_context(output.open("ab")).fileno()
             child = await asyncio.create_subprocess_exec(

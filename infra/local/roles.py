@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from infra.local.settings import LOOPBACK, LocalSettings
+from infra.local.settings import LOOPBACK, VIEW_NICE, LocalSettings
 from infra.local.triton import service_name
 
 
@@ -28,17 +28,18 @@ class RoleSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     ready_url: str | None = None
     needs: Sequence[str] = ()
+    nice: int = 0
 
 
 def parley(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "parley", *arguments]
 
 
-def role(settings: LocalSettings, name: str, *arguments: str, needs: Sequence[str]) -> RoleSpec:
+def role(settings: LocalSettings, name: str, *arguments: str, needs: Sequence[str], nice: int = 0) -> RoleSpec:
     port = settings.health_ports[name]
     # A static member of its consumer group: started again at once, it has its partitions back at once.
     environment = {"PARLEY_INSTANCE": f"{name}-0", "PARLEY_METRICS_PORT": str(port)}
-    return RoleSpec(name, parley(*arguments), environment, f"http://{LOOPBACK}:{port}/health/ready", needs)
+    return RoleSpec(name, parley(*arguments), environment, f"http://{LOOPBACK}:{port}/health/ready", needs, nice)
 
 
 def hooks() -> list[Hook]:
@@ -61,8 +62,13 @@ def roles(settings: LocalSettings) -> list[RoleSpec]:
         role(settings, "moderation", "moderation", needs=("kafka",)),
         role(settings, "orchestrator", "orchestrator", needs=("kafka",)),
         *workers,
-        role(settings, "history-messages", "history", "--store", "messages", needs=("kafka", "cassandra")),
-        role(settings, "history-sessions", "history", "--store", "sessions", needs=("kafka", "postgres")),
-        role(settings, "usage", "usage", "serve", needs=("kafka",)),
+        *(
+            role(settings, name, *arguments, needs=("kafka", *store), nice=VIEW_NICE)
+            for name, arguments, store in (
+                ("history-messages", ("history", "--store", "messages"), ("cassandra",)),
+                ("history-sessions", ("history", "--store", "sessions"), ("postgres",)),
+                ("usage", ("usage", "serve"), ()),
+            )
+        ),
         RoleSpec("edge", parley("edge"), {"PARLEY_INSTANCE": "edge-0"}, ready, ("kafka", "postgres", "cassandra")),
     ]

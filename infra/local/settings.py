@@ -11,6 +11,9 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 ROOT = Path(__file__).resolve().parents[2]
 LOOPBACK = "127.0.0.1"
 
+# Of what only keeps and counts, on a machine that is too small for all: a view may come later, a token may not.
+VIEW_NICE = 10
+
 Port = Annotated[int, Field(ge=1, le=65535)]
 Heap = Annotated[str, Field(pattern=r"^[0-9]+[mg]$", description="a Java heap, as 512m or 1g")]
 

@@ -78,7 +78,7 @@ class Supervisor:
         restarts = self._restarts()
         while True:
             began = time.monotonic()
-            code = await self._run(role.name, role.argv, role.env)
+            code = await self._run(role.name, role.argv, role.env, role.nice)
             wait = restarts.after(time.monotonic() - began)
             if wait is None:
                 raise StackError(
@@ -93,10 +93,11 @@ class Supervisor:
         for process in self.running.values():
             process.kill()
 
-    async def _run(self, name: str, argv: Sequence[str], env: Mapping[str, str]) -> int:
+    async def _run(self, name: str, argv: Sequence[str], env: Mapping[str, str], nice: int = 0) -> int:
         """Run a program until it ends, or end it when cancelled; its lines go to the console up to the last one."""
         # A role may be killed at any time, so when this process is killed it simply goes too.
-        process = await Process.start(Command(argv, {**self._environment, **env}, death_signal=signal.SIGKILL))
+        command = Command(argv, {**self._environment, **env}, nice=nice, death_signal=signal.SIGKILL)
+        process = await Process.start(command)
         self.running[name] = process
         relay = asyncio.create_task(self._relay(name, process))
         try:

@@ -1,6 +1,6 @@
 """Become another program that does not outlive the process which started it.
 
-    python -I -S tether.py PARENT_PID SIGNAL USER_ID program argument…
+    python -I -S tether.py PARENT_PID SIGNAL USER_ID NICE program argument…
 
 The kernel sends SIGNAL to the program when its parent dies, however the parent dies. The setting belongs to this
 process and survives the exec below, so the program needs to know nothing of it. Python's own `preexec_fn` could do
@@ -56,8 +56,9 @@ def become(user_id: int) -> None:
 
 
 def main() -> None:
-    parent, death_signal, user_id = (int(argument) for argument in sys.argv[1:4])
-    program = sys.argv[4:]
+    parent, death_signal, user_id, nice = (int(argument) for argument in sys.argv[1:5])
+    program = sys.argv[5:]
+    os.nice(nice)
     if user_id != -1:
         become(user_id)
     # After the change of user, which would clear it.

@@ -27,9 +27,10 @@ log = logging.getLogger(__name__)
 class Producer:
     """A process's way into the log. Sends of one partition keep their order until one fails."""
 
-    def __init__(self, settings: KafkaSettings, name: str) -> None:
+    def __init__(self, settings: KafkaSettings, name: str, *, linger_ms: int | None = None) -> None:
         self._settings = settings
         self._name = name
+        self._linger_ms = settings.linger_ms if linger_ms is None else linger_ms
         self._generations: list[AIOKafkaProducer] = []
         self._from: dict[TopicPartition, int] = {}
         self._renewing = asyncio.Lock()
@@ -136,7 +137,7 @@ class Producer:
                 client_id=f"{self._name}-{wanted}",
                 acks="all",
                 enable_idempotence=True,
-                linger_ms=self._settings.linger_ms,
+                linger_ms=self._linger_ms,
                 max_request_size=self._settings.max_request_size,
                 request_timeout_ms=self._settings.request_timeout_ms,
                 retry_backoff_ms=self._settings.replica_lag_retry_ms,

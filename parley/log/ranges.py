@@ -21,6 +21,8 @@ from parley.settings import KafkaSettings
 Record: TypeAlias = ConsumerRecord[Any, Any]
 KEPT = 8
 """Started readers that wait for the next caller."""
+FETCH_WAIT_MS = 20
+"""A broker answers the requests of a connection one after the other: the next range waits for the last one's fetch."""
 APPEARANCE_S = (0.0, 0.05, 0.2)
 """Pauses before asking again for a topic that the brokers don't know."""
 
@@ -130,7 +132,7 @@ class RangeReader:
             group_id=None,
             auto_offset_reset="none",
             enable_auto_commit=False,
-            fetch_max_wait_ms=self._settings.fetch_max_wait_ms,
+            fetch_max_wait_ms=FETCH_WAIT_MS,
             request_timeout_ms=self._settings.request_timeout_ms,
             retry_backoff_ms=self._settings.replica_lag_retry_ms,
         )

@@ -36,7 +36,7 @@ from cassandra.protocol import (
     TruncateError,
     UnavailableErrorMessage,
 )
-from cassandra.query import PreparedStatement
+from cassandra.query import BatchStatement, BatchType, PreparedStatement
 
 from parley.errors import ParleyError
 from parley.settings import MessagesSettings
@@ -130,6 +130,18 @@ class CqlClient:
         found, _ = await self._page(statement, values, None)
         return found
 
+    async def write(self, *bound: tuple[PreparedStatement, Sequence[object]]) -> None:
+        """Write to one partition in one request: all of it or nothing, also over several tables.
+
+        Raises:
+            ParleyError: store_unavailable.
+        """
+        batch = BatchStatement(BatchType.UNLOGGED)
+        for statement, values in bound:
+            batch.add(statement, values)
+        batch.is_idempotent = all(statement.is_idempotent for statement, _ in bound)
+        await self._page(batch, (), None)
+
     async def rows(self, statement: PreparedStatement, values: Sequence[object]) -> AsyncGenerator[Row]:
         """All rows, page after page. A page may be empty in the middle (rows that were deleted): only the server's
         word that there are no more ends the iteration.
@@ -145,7 +157,9 @@ class CqlClient:
             if state is None:
                 return
 
-    async def _page(self, statement: PreparedStatement | str, values: Sequence[object], state: bytes | None) -> Page:
+    async def _page(
+        self, statement: PreparedStatement | BatchStatement | str, values: Sequence[object], state: bytes | None
+    ) -> Page:
         loop = asyncio.get_running_loop()
         async with self._slots:
             answer: asyncio.Future[Page] = loop.create_future()

@@ -196,29 +196,26 @@ class MessageStore:
     async def _write(
         self, event: TurnStarted | TurnEnded, items: tuple[Item, ...], epoch: bytes, offset: int, appended: Millis
     ) -> None:
-        """Messages first: a record whose messages are missing is never seen."""
+        """A record and its messages are seen together: they are of one partition, and written in one request."""
         session, turn, stamp = event.session, event.turn, appended * 1000
         bucket = turn // BUCKET
         record = (event if event.store else unstored(event)).model_copy(
             update={"items": ()} if isinstance(event, TurnStarted) else {"output": ()}
         )
+        said: list[tuple[object, ...]] = []
         if event.store:
             tokens = event.usage.output_tokens if isinstance(event, TurnEnded) else UNSET_VALUE
             at = _time(event.ended_at if isinstance(event, TurnEnded) else event.accepted_at)
-            await asyncio.gather(
-                *(
-                    self._run("message", session, bucket, turn, *_columns(item, epoch), tokens, at, stamp)
-                    for item in items
-                )
-            )
+            said = [(session, bucket, turn, *_columns(item, epoch), tokens, at, stamp) for item in items]
+        kept = (session, bucket, turn, offset, event.type, event.response, record.model_dump_json(), stamp)
         await asyncio.gather(
-            self._run("owner", session, event.user),
-            self._run("last_turn", turn, turn, session),
+            self._together(("owner", (session, event.user)), ("last_turn", (turn, turn, session))),
             self._run("response", event.response, turn, stamp),
         )
-        await self._run(
-            "record", session, bucket, turn, offset, event.type, event.response, record.model_dump_json(), stamp
-        )
+        await self._together(*(("message", values) for values in said), ("record", kept))
+
+    async def _together(self, *named: tuple[str, tuple[object, ...]]) -> None:
+        await self._client.write(*((self._statements[name], values) for name, values in named))
 
     async def _run(self, name: str, *values: object) -> list[Row]:
         return await self._client.execute(self._statements[name], values)
