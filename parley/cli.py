@@ -123,9 +123,13 @@ def chat(url: str, key: str | None, model: str) -> None:
 
 
 @main.command()
-def settings() -> None:
+@click.option("--markdown", is_flag=True, help="As the table of the README.")
+def settings(markdown: bool) -> None:
     """Print every setting: variable, default, meaning."""
-    from parley.settings_table import rows
+    from parley import settings_table
 
-    for row in rows():
-        click.echo(f"{row.variable:<44} {row.default:<28} {row.meaning}")
+    if markdown:
+        click.echo(settings_table.markdown())
+    else:
+        for row in settings_table.rows():
+            click.echo(f"{row.variable:<44} {row.default:<28} {row.meaning}")

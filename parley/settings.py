@@ -50,7 +50,7 @@ class KafkaSettings(_Group):
     token_linger_ms: int = Field(
         5, description="the same for tokens: those of many turns share a request, and a fetch at the edge"
     )
-    replica_lag_retry_ms: int = Field(50, description="backoff between retries of requests to brokers")
+    retry_backoff_ms: int = Field(50, description="backoff between retries of requests to brokers")
 
 
 class ProtocolSettings(_Group):
@@ -71,34 +71,35 @@ class ProtocolSettings(_Group):
     commit_interval_ms: float = Field(500, description="how often finished offsets are committed")
     window: int = Field(2_000, description="records taken beyond the committed offset of a partition")
     waiting_turns: int = Field(8, description="turns that may wait in one session; beyond: conversation_busy")
-    retry_backoff_ms: float = Field(100, description="first pause after a failed send; doubles up to 2 s")
 
 
 class MessagesSettings(_Group):
     """The message store: ScyllaDB or Cassandra 5."""
 
-    hosts: tuple[str, ...] = ("127.0.0.1",)
-    port: int = 9042
-    keyspace: str = "parley"
-    datacenter: str = "datacenter1"
+    hosts: tuple[str, ...] = Field(("127.0.0.1",), description="contact points, a JSON list")
+    port: int = Field(9042, description="of the native protocol")
+    keyspace: str = Field("parley", description="made by `parley migrate`")
+    datacenter: str = Field("datacenter1", description="requests stay in it")
     replication: int = Field(1, description="replicas of each message in the data centre; production: 3")
-    username: str | None = None
-    password: SecretStr | None = None
+    username: str | None = Field(None, description="None: no login")
+    password: SecretStr | None = Field(None, description="of that user")
     in_flight: int = Field(64, description="requests at once from one process")
 
 
 class PostgresSettings(_Group):
     """Users, keys, sessions and usage."""
 
-    dsn: SecretStr = SecretStr("postgresql://postgres@127.0.0.1:5432/postgres")
+    dsn: SecretStr = Field(
+        SecretStr("postgresql://postgres@127.0.0.1:5432/postgres"), description="URI; may hold a password"
+    )
     pool_size: int = Field(5, description="connections of one process; none is held during a stream")
 
 
 class EdgeSettings(_Group):
     """The WebSocket and HTTP edge."""
 
-    host: str = "127.0.0.1"
-    port: int = 8080
+    host: str = Field("127.0.0.1", description="where the edge listens")
+    port: int = Field(8080, description="for HTTP and WebSocket")
     origins: tuple[str, ...] = Field(
         (), description="Origins that may open a WebSocket beside the edge's own; `*` allows all"
     )
@@ -117,9 +118,6 @@ class WorkerSettings(_Group):
 
     silence_limit_s: float = Field(10, description="a running stream that says nothing for so long is dead")
     runs_limit: int = Field(3, description="runs of a turn by one holder before it ends failed")
-    probe_interval_s: float = Field(5, description="how often an idle or suspect engine is asked for one token")
-    probe_timeout_s: float = Field(5, description="an engine that gives no token by then is out of use")
-    flush_ms: float = Field(
         0, description="deltas of one turn within this time are sent as one record; 0: each at once"
     )
 
@@ -127,16 +125,18 @@ class WorkerSettings(_Group):
 class ModerationSettings(_Group):
     """The classifier and its policy."""
 
-    model: Path = ROOT / "models" / "moderation" / "moderation.bin"
-    policy: Path = ROOT / "models" / "moderation" / "policy.yaml"
+    model: Path = Field(ROOT / "models" / "moderation" / "moderation.bin", description="fastText classifier")
+    policy: Path = Field(
+        ROOT / "models" / "moderation" / "policy.yaml", description="thresholds, actions, hold-back, refusals"
+    )
 
 
 class ClusterSettings(_Group):
     """What differs between clusters: overrides of topics.yaml."""
 
-    topics_file: Path = TOPICS_FILE
-    replication: int | None = None
-    min_insync_replicas: int | None = None
+    topics_file: Path = Field(TOPICS_FILE, description="topics, pools and routing")
+    replication: int | None = Field(None, description="copies of every partition; None: as the file says")
+    min_insync_replicas: int | None = Field(None, description="copies that an acknowledgement needs; None: as the file")
 
 
 class Settings(BaseSettings):
@@ -152,7 +152,7 @@ class Settings(BaseSettings):
         default_factory=dict, description="pool -> gRPC address (or addresses) of its engines"
     )
     tokenizers_dir: Path = Field(ROOT / ".cache" / "tokenizers", description="NAME.json of each pool's tokenizer")
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="to standard error")
     metrics_host: str = Field("127.0.0.1", description="where metrics_port listens")
     metrics_port: int | None = Field(None, description="Prometheus metrics and health of a role without an HTTP port")
 

@@ -30,6 +30,15 @@ def rows(model: type[BaseModel] = Settings, prefix: str = "PARLEY_") -> Iterator
             yield Row(prefix + name.upper(), _default(field), field.description or "")
 
 
+def markdown() -> str:
+    """The table of the README; a test holds the two together."""
+    lines = ["| variable | default | meaning |", "|---|---|---|"]
+    for row in rows():
+        default = f"`{row.default}`" if row.default not in ("", "None") else ""
+        lines.append(f"| `{row.variable}` | {default} | {row.meaning} |")
+    return "\n".join(lines)
+
+
 def _default(field: FieldInfo) -> str:
     value = field.get_default(call_default_factory=True)
     if hasattr(value, "get_secret_value"):

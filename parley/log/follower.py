@@ -43,7 +43,7 @@ class Follower:
             auto_offset_reset="earliest",
             fetch_max_wait_ms=settings.fetch_max_wait_ms,
             request_timeout_ms=settings.request_timeout_ms,
-            retry_backoff_ms=settings.replica_lag_retry_ms,
+            retry_backoff_ms=settings.retry_backoff_ms,
         )
         self._followed: dict[TopicPartition, _Followed] = {}
         self._changed = asyncio.Event()

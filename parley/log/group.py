@@ -163,7 +163,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]
             rebalance_timeout_ms=kafka.rebalance_timeout_ms,
             max_poll_interval_ms=kafka.max_poll_interval_ms,
             request_timeout_ms=kafka.request_timeout_ms,
-            retry_backoff_ms=kafka.replica_lag_retry_ms,
+            retry_backoff_ms=kafka.retry_backoff_ms,
             fetch_max_wait_ms=kafka.fetch_max_wait_ms,
         )
         self._assignment = 0

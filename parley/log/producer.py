@@ -140,7 +140,7 @@ class Producer:
                 linger_ms=self._linger_ms,
                 max_request_size=self._settings.max_request_size,
                 request_timeout_ms=self._settings.request_timeout_ms,
-                retry_backoff_ms=self._settings.replica_lag_retry_ms,
+                retry_backoff_ms=self._settings.retry_backoff_ms,
             )
             try:
                 await producer.start()

@@ -134,7 +134,7 @@ class RangeReader:
             enable_auto_commit=False,
             fetch_max_wait_ms=FETCH_WAIT_MS,
             request_timeout_ms=self._settings.request_timeout_ms,
-            retry_backoff_ms=self._settings.replica_lag_retry_ms,
+            retry_backoff_ms=self._settings.retry_backoff_ms,
         )
         try:
             await consumer.start()

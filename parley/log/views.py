@@ -122,7 +122,7 @@ class ViewConsumer(ConsumerRebalanceListener, Generic[E_]):  # type: ignore[misc
             rebalance_timeout_ms=kafka.rebalance_timeout_ms,
             max_poll_interval_ms=kafka.max_poll_interval_ms,
             request_timeout_ms=kafka.request_timeout_ms,
-            retry_backoff_ms=kafka.replica_lag_retry_ms,
+            retry_backoff_ms=kafka.retry_backoff_ms,
             # A view may come a moment later: many records in one fetch, one write and one commit.
             fetch_min_bytes=FETCH_BYTES,
             fetch_max_wait_ms=kafka.fetch_max_wait_ms,

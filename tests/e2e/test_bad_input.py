@@ -113,7 +113,8 @@ async def test_f36_unparsable_records_in_every_topic_block_nothing(system: Syste
     await producer.start()
     try:
         for topic in topics:
-            for partition in range(16):
+            # A view that meets twenty in a row stands still on purpose: fewer where views read.
+            for partition in range(4 if topic == "chat.turns" else 16):
                 for value in bad:
                     await producer.send(topic, value, key=b"by hand", partition=partition)
         await producer.flush()
@@ -121,7 +122,8 @@ async def test_f36_unparsable_records_in_every_topic_block_nothing(system: Syste
         await producer.stop()
     for _ in range(10):
         await good_one_works(client)
-    letters = await dead_letters(bootstrap, {"chat.prompts", "chat.turns", "chat.inference.synthetic.paid"})
+    wanted = {"chat.prompts": 48, "chat.inference.synthetic.paid": 48, "chat.turns": 12}
+    letters = await dead_letters(bootstrap, wanted)
     for topic in ("chat.prompts", "chat.inference.synthetic.paid"):
         values = [value for where, value, _ in letters if where == topic]
         assert len(values) == 16 * len(bad)
@@ -130,8 +132,8 @@ async def test_f36_unparsable_records_in_every_topic_block_nothing(system: Syste
     assert all(reasons)
 
 
-async def dead_letters(bootstrap: str, wanted: set[str]) -> list[tuple[str, bytes | None, dict[str, str]]]:
-    """(original topic, original value, headers) of chat.dlq, once every wanted topic has its 48."""
+async def dead_letters(bootstrap: str, wanted: dict[str, int]) -> list[tuple[str, bytes | None, dict[str, str]]]:
+    """(original topic, original value, headers) of chat.dlq, once every wanted topic has its number of them."""
     consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=None)
     await consumer.start()
     found: list[tuple[str, bytes | None, dict[str, str]]] = []
@@ -140,7 +142,7 @@ async def dead_letters(bootstrap: str, wanted: set[str]) -> list[tuple[str, byte
         consumer.assign(partitions)
         await consumer.seek_to_beginning(*partitions)
         async with asyncio.timeout(30):
-            while any(sum(topic == w for topic, _, _ in found) < 48 for w in wanted):
+            while any(sum(topic == name for topic, _, _ in found) < count for name, count in wanted.items()):
                 for records in (await consumer.getmany(timeout_ms=200)).values():
                     for record in records:
                         headers = {name: value.decode() for name, value in record.headers if name.startswith("x-dlq")}
