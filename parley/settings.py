@@ -65,9 +65,7 @@ class ProtocolSettings(_Group):
     answer_limit_s: float = Field(120, description="longest answer; then the turn ends failed, with what was shown")
     margin_s: float = Field(30, description="clocks, retention checks and luck")
     longest_store_outage_s: float = Field(259_200, description="the log outlasts the stores being down for this long")
-    proof_tick_ms: float = Field(
-        5, description="turns that end together share one commit as proof"
-    )
+    proof_tick_ms: float = Field(5, description="turns that end together share one commit as proof")
     commit_interval_ms: float = Field(500, description="how often finished offsets are committed")
     window: int = Field(2_000, description="records taken beyond the committed offset of a partition")
     waiting_turns: int = Field(8, description="turns that may wait in one session; beyond: conversation_busy")
@@ -118,8 +116,6 @@ class WorkerSettings(_Group):
 
     silence_limit_s: float = Field(10, description="a running stream that says nothing for so long is dead")
     runs_limit: int = Field(3, description="runs of a turn by one holder before it ends failed")
-        0, description="deltas of one turn within this time are sent as one record; 0: each at once"
-    )
 
 
 class ModerationSettings(_Group):

@@ -85,7 +85,7 @@ class LaneReader:
             enable_auto_commit=False,
             fetch_max_wait_ms=self._settings.fetch_max_wait_ms,
             request_timeout_ms=self._settings.request_timeout_ms,
-            retry_backoff_ms=self._settings.replica_lag_retry_ms,
+            retry_backoff_ms=self._settings.retry_backoff_ms,
         )
         try:
             await consumer.start()
@@ -125,7 +125,7 @@ class LaneReader:
                 if self._stopping:
                     return
                 log.warning("reading the lanes: %r", error)
-                await asyncio.sleep(self._settings.replica_lag_retry_ms / 1000)
+                await asyncio.sleep(self._settings.retry_backoff_ms / 1000)
                 continue
             touched: dict[bytes, Feed] = {}
             for where, records in batches.items():
