@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import httpx
 import websockets
 
 from tests.e2e.conftest import System
@@ -73,3 +75,18 @@ async def chatting(system: System, subprotocol: bool = True) -> AsyncIterator[Ch
         system.ws_url, additional_headers=system.headers, subprotocols=protocols, compression=None
     ) as socket:
         yield Chat(socket)
+
+
+async def kept(client: httpx.AsyncClient, conversation: str, count: int) -> list[dict[str, Any]]:
+    """The items of a conversation in order, once the views have come so far."""
+    async with asyncio.timeout(30):
+        while True:
+            answer = await client.get(f"/v1/conversations/{conversation}/items?limit=100&order=asc")
+            items: list[dict[str, Any]] = answer.json()["data"]
+            if len(items) >= count and items[-1]["status"] != "in_progress":
+                return items
+            await asyncio.sleep(0.1)
+
+
+def texts(item: dict[str, Any]) -> list[str]:
+    return [part["text"] for part in item["content"]]

@@ -14,7 +14,7 @@ from parley.settings import Settings
 from parley.tokenizers import load_tokenizer
 from schemas.prompts import InferenceRequest
 from schemas.wire import decoder
-from tests.e2e.chat import chatting
+from tests.e2e.chat import chatting, kept, texts
 from tests.e2e.conftest import System
 
 MODEL = "smollm2-135m-instruct"
@@ -72,9 +72,10 @@ async def test_three_turns_over_a_websocket_and_the_third_remembers(system: Syst
     prompt = turns[0].prompt
     places = [prompt.index(text) for text in (said[0], answers[0], said[1], answers[1], said[2])]
     assert places == sorted(places)
-    items = (await client.get(f"/v1/conversations/{conversation}/items?limit=50")).json()["data"]
-    shown = [part["text"] for item in items for part in item["content"]]
-    assert sorted(shown) == sorted([*said, *answers])
+    items = await kept(client, conversation, 6)
+    assert [text for item in items for text in texts(item)] == [
+        t for pair in zip(said, answers, strict=True) for t in pair
+    ]
 
 
 async def test_the_sdk_streams_the_same_kind_of_answer(system: System) -> None:
@@ -129,15 +130,8 @@ async def test_leaving_before_the_first_token_loses_nothing(system: System, clie
     assert whole["status"] == "incomplete"  # the token limit
     assert len(text.split()) == 40
 
-    async def kept() -> list[dict[str, Any]]:
-        while True:
-            items: list[dict[str, Any]] = (await client.get(f"/v1/conversations/{conversation}/items")).json()["data"]
-            if len(items) == 2:
-                return items
-            await asyncio.sleep(0.1)
-
-    items = await asyncio.wait_for(kept(), 30)
-    assert text in [part.get("text") for item in items for part in item["content"]]
+    items = await kept(client, conversation, 2)
+    assert texts(items[1]) == [text]
 
 
 async def test_everything_is_there_after_a_restart_of_everything(system: System, client: httpx.AsyncClient) -> None:
@@ -148,8 +142,8 @@ async def test_everything_is_there_after_a_restart_of_everything(system: System,
     await system.start()
     listed = (await client.get("/v1/conversations")).json()["data"]
     assert conversation in [session["id"] for session in listed]
-    items = (await client.get(f"/v1/conversations/{conversation}/items")).json()["data"]
-    assert first.text in [part.get("text") for item in items for part in item["content"]]
+    items = await kept(client, conversation, 2)
+    assert texts(items[1]) == [first.text]
     async with chatting(system) as chat:
         await chat.say("What is my cat called?", model=MODEL, conversation=conversation, max_output_tokens=24)
     prompt = await requests_of(system, "smol")
