@@ -40,7 +40,7 @@ def figures(load: Load, token: int = 0) -> Figures:
     later = [turn.arrivals[token] * 1e3 for turn in whole]
     first = [turn.arrivals[token] * 1e3 for turn in load.first_turns if not turn.failed and len(turn.arrivals) > token]
     gaps = [(b - a) * 1e3 for turn in whole for a, b in zip(turn.arrivals, turn.arrivals[1:], strict=False)]
-    tokens = sum(len(turn.arrivals) for turn in whole)
+    tokens = sum(turn.tokens for turn in whole)
     return Figures(
         turns=len(whole),
         failed=sum(turn.failed for turn in (*load.turns, *load.first_turns)),

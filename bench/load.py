@@ -26,6 +26,8 @@ class Turn:
     """When the tokens of one turn came, in seconds after it was asked for."""
 
     arrivals: list[float]
+    """Of pieces of text: a piece may hold several tokens."""
+    tokens: int
     failed: bool = False
 
 
@@ -82,7 +84,7 @@ def engine_user(address: str) -> User:
             async for chunk in client.generate(generation):
                 if chunk.text:
                     arrivals.append(time.perf_counter() - began)
-            load.turns.append(Turn(arrivals))
+            load.turns.append(Turn(arrivals, load.tokens))
             await load.pause()
 
     return user
@@ -117,7 +119,9 @@ def parley_user(base_url: str, key: str) -> User:
                     elif frame.startswith('{"type":"error"') or any(end in frame[:80] for end in ENDS):
                         break
                 # The token limit ends every whole answer.
-                turn = Turn(arrivals, failed='"type":"response.incomplete"' not in frame[:80])
+                end = json.loads(frame)
+                usage = (end.get("response") or {}).get("usage") or {}
+                turn = Turn(arrivals, usage.get("output_tokens", 0), failed=end["type"] != "response.incomplete")
                 (load.first_turns if first else load.turns).append(turn)
                 first = False
                 await load.pause()

@@ -17,7 +17,7 @@ import yaml
 
 from infra.local.aside import settings_aside
 from infra.local.find import listener_pid, role_pid
-from infra.local.settings import LocalSettings
+from infra.local.settings import DEMO_KEY, LocalSettings
 from parley.settings import Settings
 
 START_S = 180.0
@@ -117,7 +117,7 @@ async def _ready(settings: LocalSettings, process: asyncio.subprocess.Process, l
             try:
                 answer = await client.get(f"http://{settings.edge.host}:{settings.edge.port}/health/ready")
                 if answer.status_code == 200 and "API key" in log.read_text():
-                    return (settings.data / "demo.key").read_text().strip()
+                    return (settings.data / DEMO_KEY).read_text().strip()
             except httpx.TransportError:
                 pass
             await asyncio.sleep(0.2)

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from dataclasses import dataclass, field
 
 from aiokafka import TopicPartition
 
 from inference_workers.admission import Admission
 from inference_workers.engine.client import EngineClient
-from inference_workers.tools import Tools, now_ms
+from inference_workers.tools import Tools
 from inference_workers.turn import Turn
-from parley.errors import ParleyError
+from parley.clock import now_ms
+from parley.errors import ParleyError, failure
 from parley.log.dlq import dead_letter
 from parley.log.follower import Follower
 from parley.log.group import Group, Held
 from parley.log.partitions import partition_of
 from parley.log.producer import Producer
-from parley.log.ranges import RangeReader, Record
+from parley.log.ranges import RangeReader, Record, RouteGone
+from parley.log.taking import take_turn
 from parley.process import HEALTH, until_stopped
 from parley.retrying import until_done
 from parley.safety.classifier import Classifier
@@ -27,10 +30,11 @@ from parley.settings import Settings
 from parley.side_inputs import SideInputs, catch_up
 from parley.tokenizers import load_tokenizer
 from parley.topics import CAPACITY
-from schemas.base import TIERS, Dispatch
+from schemas.base import TIERS, Dispatch, Route, epoch_of
 from schemas.operations import PoolStatus
 from schemas.prompts import InferenceRequest
-from schemas.wire import REPLAY_HEADER, BadRecord, decoder, encode, header, headers
+from schemas.routes import Fence, Terminal, encode_route_record
+from schemas.wire import REPLAY_HEADER, BadRecord, decoder, encode, header, headers, turn_of
 
 log = logging.getLogger(__name__)
 
@@ -132,12 +136,37 @@ class Worker:
             del partition.turns[response]
 
     async def _give_up(self, held: Held, record: Record, error: BadRecord) -> None:
-        """The orchestrator wrote what this worker can't read: its turn is ended by its age, by the orchestrator."""
+        """A request that can't be read: its turn is ended first, on its route, as far as the headers tell which.
+
+        The orchestrator, who answers for the end in chat.turns, finds the terminal when it looks.
+        """
         log.error("no request at %s-%d offset %d: %s", record.topic, record.partition, record.offset, error)
+        if (turn := turn_of(record.headers)) is not None:
+            await until_done(lambda: self._end_unread(held, *turn))
         count = self._tools.settings.topics.session_partitions
         group = f"worker-{self._tools.pool.name}"
         await until_done(lambda: dead_letter(self._tools.producer, record, group=group, error=error, partitions=count))
         held.end(record.offset)
+
+    async def _end_unread(self, held: Held, response: str, route: Route, dispatch: Dispatch) -> None:
+        tokens = self._tools.tokens
+        fence = Fence(epoch=epoch_of(dispatch, held.takeover, 1), writer=secrets.token_hex(4))
+        try:
+            transcript = await take_turn(tokens, self._tools.ranges, response, route, fence)
+        except RouteGone:
+            return  # nobody reads it any more
+        if transcript is None or transcript.terminal is not None:
+            return
+        terminal = Terminal(
+            writer=fence.writer,
+            seq=transcript.seq,
+            kind="failed",
+            failure=failure("unprocessable", "this turn can't be processed: try again"),
+            model=self._tools.pool.model,
+            ended_at=now_ms(),
+        )
+        value = encode_route_record((terminal,))
+        await tokens.send(route.topic, value, key=response.encode(), partition=route.partition)
 
     async def report(self, worker: str) -> None:
         """Say each second how full the engine is."""
@@ -163,7 +192,7 @@ class Worker:
             await asyncio.sleep(STATUS_INTERVAL_S)
 
 
-async def run(settings: Settings, pool_name: str) -> None:
+async def run(settings: Settings, pool_name: str, engine_number: int = 0) -> None:
     """Serve one engine of a pool until told to stop.
 
     Raises:
@@ -179,7 +208,7 @@ async def run(settings: Settings, pool_name: str) -> None:
     follower = Follower(settings.kafka, f"{name}-side")
     ranges = RangeReader(settings.kafka, f"{name}-ranges")
     engine = EngineClient(
-        settings.engine_addresses(pool_name)[0],
+        settings.engine_address(pool_name, engine_number),
         pool.engine_model,
         cumulative=pool.output == "cumulative",
         silence_s=settings.worker.silence_limit_s,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 from inference_workers.admission import Admission
@@ -15,7 +14,7 @@ from parley.safety.policy import Policy
 from parley.settings import Settings
 from parley.tokenizers import Tokenizer
 from parley.topics import TURNS, VERDICTS, Pool
-from schemas.prompts import InferenceRequest, Verdict
+from schemas.prompts import Verdict
 from schemas.turns import TurnEnded
 from schemas.wire import encode, headers
 
@@ -56,12 +55,3 @@ class Tools:
         await self.producer.post(
             VERDICTS, encode(verdict), key=session_key(verdict.session.hex), partition=partition, headers=about
         )
-
-    def continued_prompt(self, request: InferenceRequest, text: str) -> str:
-        """The template with the assistant's turn left open, and what is logged of it."""
-        return request.prompt + text
-
-
-def now_ms() -> int:
-    """Milliseconds since the Unix epoch."""
-    return time.time_ns() // 1_000_000

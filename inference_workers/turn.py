@@ -23,7 +23,8 @@ from inference_workers.answer import Answer, seed_of
 from inference_workers.engine.client import EngineChunk
 from inference_workers.engine.contract import Generation
 from inference_workers.engine.errors import EngineError
-from inference_workers.tools import Tools, now_ms
+from inference_workers.tools import Tools
+from parley.clock import now_ms
 from parley.endings import turn_ended
 from parley.errors import ParleyError, failure
 from parley.log.group import Held
@@ -107,7 +108,7 @@ class Turn:
                     log.warning("run %d of a turn lost the log: %s", run, error)
                     await asyncio.sleep(pause_s(min(run, 6)))
         finally:
-            self._side.on_cancel(self.request.response, None)
+            self._side.off_cancel(self.request.response, self._cancelled.set)
 
     async def _attempt(self, run: int, hopeless: Failure | None) -> None:
         request, tools = self.request, self._tools
@@ -287,7 +288,7 @@ class Turn:
         top_p = asked.top_p if asked.top_p is not None else pool.top_p
         return Generation(
             request_id=self._run_id(run),
-            prompt=self._tools.continued_prompt(self.request, text),
+            prompt=self.request.prompt + text,  # the template leaves the assistant's turn open
             max_tokens=max_tokens,
             temperature=temperature or 0.0,
             top_p=top_p or 1.0,

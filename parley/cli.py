@@ -82,11 +82,12 @@ def orchestrator() -> None:
 
 @main.command()
 @click.option("--pool", required=True, help="Pool of topics.yaml whose engine this process feeds.")
-def worker(pool: str) -> None:
+@click.option("--engine", default=0, show_default=True, help="Place of its engine in PARLEY_ENGINES.")
+def worker(pool: str, engine: int) -> None:
     """Run a pool's turns on one engine: its in-flight batch is kept full."""
     from inference_workers.main import run
 
-    _serve(f"worker-{pool}", lambda settings: run(settings, pool))
+    _serve(f"worker-{pool}", lambda settings: run(settings, pool, engine))
 
 
 @main.command()
@@ -126,10 +127,12 @@ def chat(url: str, key: str | None, model: str) -> None:
 @click.option("--markdown", is_flag=True, help="As the table of the README.")
 def settings(markdown: bool) -> None:
     """Print every setting: variable, default, meaning."""
+    from infra.local.settings import LocalSettings
     from parley import settings_table
 
-    if markdown:
-        click.echo(settings_table.markdown())
-    else:
-        for row in settings_table.rows():
-            click.echo(f"{row.variable:<44} {row.default:<28} {row.meaning}")
+    for model, prefix in ((Settings, "PARLEY_"), (LocalSettings, "PARLEY_LOCAL_")):
+        if markdown:
+            click.echo(settings_table.markdown(model, prefix) + "\n")
+        else:
+            for row in settings_table.rows(model, prefix):
+                click.echo(f"{row.variable:<44} {row.default:<28} {row.meaning}")

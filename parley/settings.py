@@ -182,14 +182,14 @@ class Settings(BaseSettings):
             raise ValueError("PARLEY_ID_KEYS is not set: give a JSON list of base64 secrets, the current one first")
         return Keys(tuple(b64decode(key.get_secret_value()) for key in self.id_keys))
 
-    def engine_addresses(self, pool: str) -> tuple[str, ...]:
-        """The engines of a pool; the n-th worker owns the n-th.
+    def engine_address(self, pool: str, number: int) -> str:
+        """Where an engine of a pool is. One worker owns it: nothing else bounds its queue.
 
         Raises:
-            ValueError: the pool has none.
+            ValueError: the pool has no engine of this number (from 0).
         """
         given = self.engines.get(pool, ())
         addresses = (given,) if isinstance(given, str) else tuple(given)
-        if not addresses:
-            raise ValueError(f'PARLEY_ENGINES names no engine of pool {pool!r}: give {{"{pool}": "host:port"}}')
-        return addresses
+        if number >= len(addresses):
+            raise ValueError(f'PARLEY_ENGINES has no engine {number} of pool {pool!r}: give {{"{pool}": "host:port"}}')
+        return addresses[number]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
+from pydantic_core import to_json
 
 from parley.settings import ROOT, Settings
 
@@ -30,10 +31,10 @@ def rows(model: type[BaseModel] = Settings, prefix: str = "PARLEY_") -> Iterator
             yield Row(prefix + name.upper(), _default(field), field.description or "")
 
 
-def markdown() -> str:
-    """The table of the README; a test holds the two together."""
+def markdown(model: type[BaseModel] = Settings, prefix: str = "PARLEY_") -> str:
+    """A table of the README; a test holds the two together."""
     lines = ["| variable | default | meaning |", "|---|---|---|"]
-    for row in rows():
+    for row in rows(model, prefix):
         default = f"`{row.default}`" if row.default not in ("", "None") else ""
         lines.append(f"| `{row.variable}` | {default} | {row.meaning} |")
     return "\n".join(lines)
@@ -43,4 +44,5 @@ def _default(field: FieldInfo) -> str:
     value = field.get_default(call_default_factory=True)
     if hasattr(value, "get_secret_value"):
         value = value.get_secret_value()
-    return str(value).replace(f"{ROOT}/", "")
+    text = to_json(value).decode() if isinstance(value, dict) else str(value)
+    return text.replace(f"{ROOT}/", "")

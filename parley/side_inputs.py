@@ -96,14 +96,16 @@ class SideInputs:
         """The user has cancelled the turn."""
         return response in self._cancels
 
-    def on_cancel(self, response: str, call: Callable[[], None] | None) -> None:
-        """Call this when the turn is cancelled; at once if it has been. None: no longer."""
-        if call is None:
-            self._on_cancel.pop(response, None)
-            return
+    def on_cancel(self, response: str, call: Callable[[], None]) -> None:
+        """Call this when the turn is cancelled; at once if it has been. One call a turn: a later one replaces it."""
         self._on_cancel[response] = call
         if self.cancelled(response):
             call()
+
+    def off_cancel(self, response: str, call: Callable[[], None] | None = None) -> None:
+        """No longer call for the turn; with `call`, only if that is still the one."""
+        if call is None or self._on_cancel.get(response) == call:
+            self._on_cancel.pop(response, None)
 
     def _on_verdict(self, record: Record) -> None:
         try:

@@ -18,11 +18,7 @@ TURNS = "chat.turns"
 CONTROL = "chat.control"
 TOKENS = "chat.tokens"
 CAPACITY = "chat.capacity"
-USAGE = "chat.usage"
 DLQ = "chat.dlq"
-
-AUTO_MODEL = "auto"
-"""The model that a request names when the routing table is to choose."""
 
 TOPICS_FILE = Path(__file__).resolve().parent.parent / "topics.yaml"
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}

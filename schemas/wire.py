@@ -116,5 +116,18 @@ def header(pairs: Iterable[tuple[str, bytes]], name: str) -> str | None:
     return None
 
 
+def turn_of(pairs: Iterable[tuple[str, bytes]]) -> tuple[str, Route, tuple[int, int]] | None:
+    """(response, route, dispatch) of a request's headers: what it takes to end its turn when the body is unreadable."""
+    pairs = list(pairs)
+    response, route, dispatch = (header(pairs, name) for name in ("response", "route", "dispatch"))
+    try:
+        topic, partition, start = orjson.loads(route or "")
+        takeover, count = (int(number) for number in (dispatch or "").split("."))
+        where = Route(topic=topic, partition=partition, start=start)
+    except (ValueError, TypeError):
+        return None
+    return (response, where, (takeover, count)) if response else None
+
+
 REPLAY_HEADER = "x-replay-id"
 """Stamped on everything that a replay writes; live roles refuse records that carry it."""

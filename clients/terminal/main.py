@@ -14,8 +14,6 @@ from clients.terminal.plain import plain
 from clients.terminal.prompting import Prompt, piped_lines
 from clients.terminal.screen import Screen
 
-DEMO_KEY = "demo.key"
-"""Where the local stack keeps its user's key, in its data folder."""
 INTERRUPTED = 130
 
 
@@ -77,7 +75,7 @@ def find(url: str, key: str | None) -> Place:
 
 def local_key() -> str | None:
     """The key of the stack on this machine, if there is one."""
-    from infra.local.settings import LocalSettings
+    from infra.local.settings import DEMO_KEY, LocalSettings
 
     path: Path = LocalSettings().data / DEMO_KEY
     return path.read_text().strip() if path.is_file() else None

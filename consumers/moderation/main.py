@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 
+from parley.clock import now_ms
 from parley.log.group import Group, Held
 from parley.log.partitions import session_key
 from parley.log.producer import Producer
@@ -44,7 +44,7 @@ class Moderation:
 
     def record(self, held: Held, record: Record) -> None:
         """A prompt."""
-        age_s = time.time() - record.timestamp / 1000
+        age_s = (now_ms() - record.timestamp) / 1000
         if header(record.headers, REPLAY_HEADER) is not None or age_s > self._settings.protocol.max_turn_age_s:
             held.end(record.offset)  # nobody waits for its verdict
             return
@@ -73,7 +73,7 @@ class Moderation:
             scores={name: round(float(score), 4) for name, score in decision.scores.items()},
             policy=self._policy.version,
             model=self._classifier.version,
-            at=time.time_ns() // 1_000_000,
+            at=now_ms(),
         )
         await until_done(lambda: self._write(held, verdict))
         held.end(record.offset)

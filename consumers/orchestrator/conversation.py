@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 from consumers.orchestrator.cold import load_turns
 from consumers.orchestrator.ending import end_on_route, end_turn
 from consumers.orchestrator.planning import parent_of, plan, request, started
-from consumers.orchestrator.tools import now_ms
+from parley.clock import now_ms
 from parley.errors import ParleyError, failure
 from parley.retrying import pause_s, until_done
 from parley.session import Session, Turn
@@ -172,7 +172,7 @@ class Conversation:
                 for prompt in [p for p in self._waiting if p.response in self.session.turns]:
                     # Its TurnStarted had counted as failed and is in the log, or the store has the turn.
                     self._waiting.remove(prompt)
-                    self.shard.side.on_cancel(prompt.response, None)
+                    self.shard.side.off_cancel(prompt.response)
                     self._settle(prompt.response)
                 if (turn := self._serial()) is not None:
                     await self._go_on(turn)
@@ -257,7 +257,7 @@ class Conversation:
             await end_turn(self, decision, "failed", error.failure())
         else:
             self.shard.requested[turn.response] = decision.dispatch
-            self.shard.side.on_cancel(turn.response, None)  # from here on a cancel is the worker's
+            self.shard.side.off_cancel(turn.response)  # from here on a cancel is the worker's
 
     async def _until_changed(self, turn: Turn) -> None:
         """Until the turn has ended or stands otherwise, or it is time to look whether it is overdue."""
@@ -290,7 +290,7 @@ class Conversation:
     def _end_aside(self, prompt: Prompt, kind: EndKind, why: Failure | None) -> None:
         if prompt in self._waiting:
             self._waiting.remove(prompt)
-        self.shard.side.on_cancel(prompt.response, None)
+        self.shard.side.off_cancel(prompt.response)
         self._came.pop(prompt.response, None)
         self._aside.add(prompt.response)
         self.shard.held.spawn(self._finish_aside(prompt, kind, why), f"aside-{kind}")

@@ -6,7 +6,7 @@ import secrets
 from typing import TYPE_CHECKING, Literal
 
 from consumers.orchestrator.planning import ending
-from consumers.orchestrator.tools import now_ms
+from parley.clock import now_ms
 from parley.endings import expired, turn_ended
 from parley.log.ranges import RouteGone
 from parley.log.taking import take_turn

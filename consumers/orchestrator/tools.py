@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
+from parley.clock import now_ms
 from parley.log.follower import Follower
 from parley.log.partitions import session_key
 from parley.log.producer import Producer
@@ -86,8 +86,3 @@ class Tools:
                 dispatch=request.dispatch,
             ),
         )
-
-
-def now_ms() -> int:
-    """Milliseconds since the Unix epoch."""
-    return time.time_ns() // 1_000_000

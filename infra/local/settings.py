@@ -11,6 +11,9 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 ROOT = Path(__file__).resolve().parents[2]
 LOOPBACK = "127.0.0.1"
 
+DEMO_KEY = "demo.key"
+"""In the data folder: the key of the local stack's own user."""
+
 # Of what only keeps and counts, on a machine that is too small for all: a view may come later, a token may not.
 VIEW_NICE = 10
 
@@ -26,25 +29,25 @@ class KafkaSettings(Part):
     """One KRaft node, broker and controller in one process."""
 
     bootstrap: str | None = Field(None, description="host:port of a Kafka that runs elsewhere; then none is started")
-    port: Port = 9092
-    controller_port: Port = 9093
-    heap: Heap = "512m"
+    port: Port = Field(9092, description="for clients")
+    controller_port: Port = Field(9093, description="of the KRaft controller")
+    heap: Heap = Field("512m", description="Java heap")
 
 
 class CassandraSettings(Part):
     """The message store. Cassandra stands in for ScyllaDB: the same protocol and CQL."""
 
     hosts: tuple[str, ...] = Field((), description="hosts of a store that runs elsewhere; then none is started")
-    port: Port = 9042
-    storage_port: Port = 7000
-    heap: Heap = "512m"
-    datacenter: str = "datacenter1"
-    keyspace: str = "parley"
+    port: Port = Field(9042, description="of the native protocol")
+    storage_port: Port = Field(7000, description="between nodes")
+    heap: Heap = Field("512m", description="Java heap")
+    datacenter: str = Field("datacenter1", description="name of the data centre")
+    keyspace: str = Field("parley", description="of the messages")
 
 
 class PostgresSettings(Part):
     dsn: str | None = Field(None, description="URI of a database that runs elsewhere; then none is started")
-    port: Port = 5432
+    port: Port = Field(5432, description="for clients")
 
 
 class EngineSettings(Part):
@@ -58,8 +61,8 @@ class EngineSettings(Part):
 
 
 class EdgeSettings(Part):
-    host: str = LOOPBACK
-    port: Port = 8080
+    host: str = Field(LOOPBACK, description="where the edge listens")
+    port: Port = Field(8080, description="for HTTP and WebSocket")
 
 
 # The language model answers on Triton's own default ports.

@@ -20,6 +20,8 @@ from infra.local.roles import Hook, RoleSpec
 ROLE_GRACE = 10.0
 # For a process's last lines to arrive after its end.
 LAST_LINES = 1.0
+# Between attempts at a role that keeps ending and that the others can do without.
+GIVEN_UP_S = 30.0
 READY_EVERY = 0.1
 
 
@@ -80,7 +82,10 @@ class Supervisor:
             began = time.monotonic()
             code = await self._run(role.name, role.argv, role.env, role.nice)
             wait = restarts.after(time.monotonic() - began)
-            if wait is None:
+            if wait is None and role.nice:
+                wait = GIVEN_UP_S
+                self._console.say(f"{role.name} keeps ending: the rest goes on without it")
+            elif wait is None:
                 raise StackError(
                     f"The role {role.name} ended {restarts.limit} times in a row, at last with {describe_exit(code)}: "
                     "giving up; its lines above say why."

@@ -16,14 +16,12 @@ from infra.local.console import Console
 from infra.local.problems import StackError
 from infra.local.process import describe_exit
 from infra.local.roles import Hook, RoleSpec
-from infra.local.settings import LocalSettings
+from infra.local.settings import DEMO_KEY, LocalSettings
 from infra.local.stack import LocalStack
 from infra.local.supervisor import Restarts, Supervisor, answers
+from parley.errors import ParleyError
 from parley.settings import Settings
 from parley.stores.demo import ensure_demo
-
-DEMO_KEY = "demo.key"
-"""In the data folder: the key of the local stack's own user."""
 
 Announce = Callable[[Console, LocalSettings, Mapping[str, str]], Awaitable[None]]
 
@@ -78,7 +76,7 @@ async def up(settings: LocalSettings, plan: Plan | None = None) -> int:
         except asyncio.CancelledError:
             if not told.is_set():
                 raise
-        except (StackError, OSError) as error:
+        except (StackError, ParleyError, OSError) as error:
             await asyncio.sleep(0)
             sys.stdout.flush()
             sys.stderr.write(f"parley: {error}\n")

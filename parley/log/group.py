@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import logging
 import secrets
-import time
 from collections.abc import Coroutine, Iterable
 from typing import Any, Protocol
 
@@ -21,6 +20,7 @@ from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitio
 from aiokafka.errors import IllegalGenerationError, KafkaError, RebalanceInProgressError, UnknownMemberIdError
 from aiokafka.structs import OffsetAndMetadata
 
+from parley.clock import now_ms
 from parley.errors import ParleyError
 from parley.health import Health
 from parley.log.ranges import RangeReader, Record, RouteGone
@@ -121,7 +121,7 @@ class Held:
         Raises:
             ParleyError: log_unavailable.
         """
-        now, prefix = time.time_ns() // 1_000_000, self.progress.prefix
+        now, prefix = now_ms(), self.progress.prefix
         if prefix >= end:
             return now
         try:

@@ -15,6 +15,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from parley import ids
+from parley.clock import now_ms
 from parley.errors import ParleyError
 from parley.stores.sessions import SessionRow
 from parley.stores.stored import StoredTurn
@@ -23,7 +24,6 @@ from producers.edge.problems import parse
 from producers.edge.resource import Json, item_object, message_object
 from producers.edge.responses import json_response, read_body
 from producers.edge.service import Edge
-from producers.edge.turns import now_ms
 from schemas.api import CreateConversation, UpdateConversation
 from schemas.turns import SessionChanged, SessionDeleted
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from uuid import UUID
 
+from parley.clock import now_ms
 from parley.errors import ParleyError
 from parley.ids import SESSION_TOPIC_LANE, ResponseAddress
 from parley.log.producer import Producer
@@ -36,11 +36,6 @@ log = logging.getLogger(__name__)
 
 NOTIFY_EVERY = 200
 """Records of a route that is being caught up with, before those who watch it get a turn."""
-
-
-def now_ms() -> int:
-    """Milliseconds since the Unix epoch."""
-    return time.time_ns() // 1_000_000
 
 
 class Turns:

@@ -16,7 +16,7 @@ import pytest
 
 from infra.local.aside import settings_aside
 from infra.local.find import role_pid
-from infra.local.settings import LocalSettings
+from infra.local.settings import DEMO_KEY, LocalSettings
 
 START_S = 240.0
 STOP_S = 60.0
@@ -78,7 +78,7 @@ class System:
         await asyncio.wait_for(self._ready(), START_S)
 
     async def _ready(self) -> None:
-        key_file = self.settings.data / "demo.key"
+        key_file = self.settings.data / DEMO_KEY
         async with httpx.AsyncClient() as client:
             while True:
                 assert self._process is not None

@@ -150,8 +150,10 @@ async def test_everything_is_there_after_a_restart_of_everything(system: System,
     assert any("Turing" in r.prompt and "What is my cat called?" in r.prompt for r in prompt)
 
 
-async def test_the_prompt_is_counted_as_the_engine_counts(system: System) -> None:
+async def test_prompts_are_counted_whole_as_they_are_counted_in_parts(system: System) -> None:
     settings = Settings()
     tokenizer = load_tokenizer("smollm2", settings.tokenizers_dir)
-    for request in await requests_of(system, "smol"):
+    asked = await requests_of(system, "smol")
+    assert asked
+    for request in asked:
         assert request.prompt_tokens == tokenizer.count(request.prompt)

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from parley.settings import ROOT
+import pytest
+from pydantic import BaseModel
+
+from infra.local.settings import LocalSettings
+from parley.settings import ROOT, Settings
 from parley.settings_table import markdown, rows
 
+README = (ROOT / "README.md").read_text()
+TABLES: list[tuple[type[BaseModel], str]] = [(Settings, "PARLEY_"), (LocalSettings, "PARLEY_LOCAL_")]
 
-def test_the_readme_holds_the_table_of_settings() -> None:
+
+@pytest.mark.parametrize(("model", "prefix"), TABLES)
+def test_the_readme_holds_the_tables_of_settings(model: type[BaseModel], prefix: str) -> None:
     """When it fails: put the output of `parley settings --markdown` into the README."""
-    assert markdown() in (ROOT / "README.md").read_text()
+    assert markdown(model, prefix) in README
 
 
-def test_every_setting_says_what_it_means() -> None:
-    assert [row.variable for row in rows() if not row.meaning] == []
+@pytest.mark.parametrize(("model", "prefix"), TABLES)
+def test_every_setting_says_what_it_means(model: type[BaseModel], prefix: str) -> None:
+    assert [row.variable for row in rows(model, prefix) if not row.meaning] == []
+
+
+def test_the_readme_is_complete() -> None:
+    assert "@@" not in README

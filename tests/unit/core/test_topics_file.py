@@ -8,7 +8,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from parley.topics import AUTO_MODEL, DLQ, PROMPTS, TOKENS, TOPICS_FILE, TURNS, Topics, load_topics
+from parley.topics import DLQ, PROMPTS, TOKENS, TOPICS_FILE, TURNS, Topics, load_topics
 from schemas.base import TIERS
 from schemas.wire import EVENTS
 
@@ -65,7 +65,7 @@ class TestTheFile:
 class TestRouting:
     @pytest.mark.parametrize(
         ("model", "pool"),
-        [("synthetic", "synthetic"), ("smollm2-135m-instruct", "smol"), (AUTO_MODEL, "smol")],
+        [("synthetic", "synthetic"), ("smollm2-135m-instruct", "smol"), ("auto", "smol")],
     )
     def test_the_shipped_table(self, model: str, pool: str) -> None:
         for tier in TIERS:
