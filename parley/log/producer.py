@@ -1,9 +1,9 @@
 """Sending, so that an acknowledgement means: in the log, on all in-sync replicas, once.
 
 An idempotent producer never recovers on a partition after one of its batches has expired, while its other partitions
-stay fine (measured against aiokafka 0.14 and Kafka 4.4; tests/integration/test_aiokafka_facts.py). So a partition
-whose send failed moves to a fresh producer: `Producer` keeps generations of aiokafka producers and remembers, for each
-partition, the oldest one that may still be used.
+stay fine (measured against aiokafka 0.14 and Kafka 4.4). So a partition whose send failed moves to a fresh producer:
+`Producer` keeps generations of aiokafka producers and remembers, for each partition, the oldest one that may still be
+used.
 """
 
 from __future__ import annotations
