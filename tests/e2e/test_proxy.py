@@ -20,7 +20,7 @@ CONFIGURATION = """
 daemon off; pid {folder}/pid; error_log {folder}/error.log; worker_processes 1;
 events {{ }}
 http {{
-  access_log off; gzip on; gzip_types *;
+  access_log off; gzip on;
   client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;
   fastcgi_temp_path {folder}/f; uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;
   server {{ listen 127.0.0.1:{port}; location / {{ proxy_pass {target}; }} }}
