@@ -140,8 +140,9 @@ async def test_everything_is_there_after_a_restart_of_everything(system: System,
         first = await chat.say("My cat is called Turing.", model=MODEL, conversation=conversation, max_output_tokens=24)
     assert await system.stop() == 0
     await system.start()
-    listed = (await client.get("/v1/conversations")).json()["data"]
-    assert conversation in [session["id"] for session in listed]
+    async with asyncio.timeout(30):  # views come up after the edge
+        while conversation not in [s["id"] for s in (await client.get("/v1/conversations")).json()["data"]]:
+            await asyncio.sleep(0.1)
     items = await kept(client, conversation, 2)
     assert texts(items[1]) == [first.text]
     async with chatting(system) as chat:
