@@ -56,7 +56,7 @@ async def test_three_turns_over_a_websocket_and_the_third_remembers(system: Syst
     answers = []
     async with chatting(system) as chat:
         for text in said:
-            heard = await chat.say(text, model=MODEL, conversation=conversation, max_output_tokens=48)
+            heard = await chat.say(text, model=MODEL, conversation=conversation, max_output_tokens=48, temperature=0)
             # The turn before may not have been proved ended yet when this one comes: then it waits for a moment.
             kinds = [t for i, t in enumerate(heard.types) if i == 0 or t != heard.types[i - 1]]
             assert [kind for kind in kinds if kind != "response.queued"][:5] == PLAIN[:5]
@@ -137,7 +137,9 @@ async def test_leaving_before_the_first_token_loses_nothing(system: System, clie
 async def test_everything_is_there_after_a_restart_of_everything(system: System, client: httpx.AsyncClient) -> None:
     conversation = (await client.post("/v1/conversations", json={})).json()["id"]
     async with chatting(system) as chat:
-        first = await chat.say("My cat is called Turing.", model=MODEL, conversation=conversation, max_output_tokens=24)
+        first = await chat.say(
+            "My cat is called Turing.", model=MODEL, conversation=conversation, max_output_tokens=24, temperature=0
+        )
     assert await system.stop() == 0
     await system.start()
     async with asyncio.timeout(30):  # views come up after the edge
@@ -146,7 +148,9 @@ async def test_everything_is_there_after_a_restart_of_everything(system: System,
     items = await kept(client, conversation, 2)
     assert texts(items[1]) == [first.text]
     async with chatting(system) as chat:
-        await chat.say("What is my cat called?", model=MODEL, conversation=conversation, max_output_tokens=24)
+        await chat.say(
+            "What is my cat called?", model=MODEL, conversation=conversation, max_output_tokens=24, temperature=0
+        )
     prompt = await requests_of(system, "smol")
     assert any("Turing" in r.prompt and "What is my cat called?" in r.prompt for r in prompt)
 
