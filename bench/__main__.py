@@ -42,23 +42,31 @@ PLAN: dict[str, tuple[Configuration, list[Scenario]]] = {
 @click.command()
 @click.option("--seconds", default=15.0, show_default=True, help="Length of each measurement.")
 @click.option("--tokens", default=100, show_default=True, help="Tokens of an answer; the engine says one each 20 ms.")
+@click.option(
+    "--warm", default=40.0, show_default=True, help="Seconds of load before: Java compiles what it runs often."
+)
 @click.option("--only", help="Only the systems whose name holds this.")
 @click.option("--idle", default=2_000, show_default=True, help="Idle WebSockets whose memory is measured; 0: none.")
-def main(seconds: float, tokens: int, only: str | None, idle: int) -> None:
+def main(seconds: float, tokens: int, warm: float, only: str | None, idle: int) -> None:
     """Measure. Everything is started fresh, on free ports, and ended afterwards."""
-    uvloop.run(_main(seconds, tokens, only, idle))
+    uvloop.run(_main(seconds, tokens, warm, only, idle))
 
 
-async def _main(seconds: float, tokens: int, only: str | None, idle: int) -> None:
+async def _main(seconds: float, tokens: int, warm: float, only: str | None, idle: int) -> None:
     for name, (configuration, scenarios) in PLAN.items():
         if only and only not in name:
             continue
         with tempfile.TemporaryDirectory(prefix="parley-bench-") as folder:
             async with running(configuration, Path(folder)) as system:
+                await Load(24, 0.3, warm, tokens).run(parley_user(system.base_url, system.key), _nothing, _nothing)
                 for scenario in scenarios:
                     await _compare(name, system, scenario, seconds, tokens)
                 if idle and configuration.route == "lane" and configuration.hold_back == 0:
                     await _idle_sockets(system, idle)
+
+
+def _nothing() -> None:
+    """Nothing is measured while the system warms up."""
 
 
 async def _compare(name: str, system: Measured, scenario: Scenario, seconds: float, tokens: int) -> None:

@@ -39,7 +39,7 @@ class Load:
     think_s: float
     duration_s: float
     tokens: int
-    warm_up_s: float = 3.0
+    warm_up_s: float = 4.0
     turns: list[Turn] = field(default_factory=list)
     first_turns: list[Turn] = field(default_factory=list)
     """Of the users' sessions; most of them fall into the warm-up."""
