@@ -42,9 +42,7 @@ PLAN: dict[str, tuple[Configuration, list[Scenario]]] = {
 @click.command()
 @click.option("--seconds", default=15.0, show_default=True, help="Length of each measurement.")
 @click.option("--tokens", default=100, show_default=True, help="Tokens of an answer; the engine says one each 20 ms.")
-@click.option(
-    "--warm", default=40.0, show_default=True, help="Seconds of load before: Java compiles what it runs often."
-)
+@click.option("--warm", default=40.0, show_default=True, help="Seconds of load before anything is measured.")
 @click.option("--only", help="Only the systems whose name holds this.")
 @click.option("--idle", default=2_000, show_default=True, help="Idle WebSockets whose memory is measured; 0: none.")
 def main(seconds: float, tokens: int, warm: float, only: str | None, idle: int) -> None:
