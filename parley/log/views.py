@@ -40,6 +40,8 @@ E_ = TypeVar("E_")
 POLL_MS = 200
 """How long one poll waits for records: bounds how fast the loop notices that it shall end."""
 FETCH_BYTES = 65_536
+FETCH_WAIT_MS = 50
+"""A view may come a moment later, so many records share a fetch, a write and a commit; who reloads must not notice."""
 BATCH = 500
 """Records of one poll: what a restart may write again."""
 PATIENCE_S = 2.0
@@ -123,9 +125,8 @@ class ViewConsumer(ConsumerRebalanceListener, Generic[E_]):  # type: ignore[misc
             max_poll_interval_ms=kafka.max_poll_interval_ms,
             request_timeout_ms=kafka.request_timeout_ms,
             retry_backoff_ms=kafka.retry_backoff_ms,
-            # A view may come a moment later: many records in one fetch, one write and one commit.
             fetch_min_bytes=FETCH_BYTES,
-            fetch_max_wait_ms=kafka.fetch_max_wait_ms,
+            fetch_max_wait_ms=FETCH_WAIT_MS,
         )
         self._assignment = 0
         self._written: dict[TopicPartition, int] = {}
