@@ -23,6 +23,7 @@ from aiokafka.structs import OffsetAndMetadata
 from parley.clock import now_ms
 from parley.errors import ParleyError
 from parley.health import Health
+from parley.log.members import member_options
 from parley.log.ranges import RangeReader, Record, RouteGone
 from parley.ownership import Claim, Progress
 from parley.settings import Settings
@@ -151,19 +152,9 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]
         # Sticky assignment keeps its memory in class attributes: a class of its own for every consumer of a process.
         assignor = type("Assignor", (StickyPartitionAssignor,), {})
         self._consumer = AIOKafkaConsumer(
-            bootstrap_servers=kafka.bootstrap,
+            **member_options(settings, group),
             client_id=self.holder,
-            group_id=group,
-            group_instance_id=settings.instance,
             partition_assignment_strategy=(assignor,),
-            enable_auto_commit=False,
-            auto_offset_reset="earliest",
-            session_timeout_ms=kafka.session_timeout_ms,
-            heartbeat_interval_ms=kafka.heartbeat_interval_ms,
-            rebalance_timeout_ms=kafka.rebalance_timeout_ms,
-            max_poll_interval_ms=kafka.max_poll_interval_ms,
-            request_timeout_ms=kafka.request_timeout_ms,
-            retry_backoff_ms=kafka.retry_backoff_ms,
             fetch_max_wait_ms=kafka.fetch_max_wait_ms,
         )
         self._assignment = 0

@@ -25,6 +25,7 @@ from prometheus_client import Counter, Gauge
 from parley.errors import ParleyError
 from parley.health import Health
 from parley.log.dlq import dead_letter
+from parley.log.members import member_options
 from parley.log.producer import Producer
 from parley.log.ranges import Record
 from parley.retrying import pause_s
@@ -113,18 +114,8 @@ class ViewConsumer(ConsumerRebalanceListener, Generic[E_]):  # type: ignore[misc
         self._apply = apply
         self._producer = Producer(kafka, f"{group}-dlq")
         self._consumer = AIOKafkaConsumer(
-            bootstrap_servers=kafka.bootstrap,
+            **member_options(settings, group),
             client_id=settings.instance or group,
-            group_id=group,
-            group_instance_id=settings.instance,
-            enable_auto_commit=False,
-            auto_offset_reset="earliest",
-            session_timeout_ms=kafka.session_timeout_ms,
-            heartbeat_interval_ms=kafka.heartbeat_interval_ms,
-            rebalance_timeout_ms=kafka.rebalance_timeout_ms,
-            max_poll_interval_ms=kafka.max_poll_interval_ms,
-            request_timeout_ms=kafka.request_timeout_ms,
-            retry_backoff_ms=kafka.retry_backoff_ms,
             fetch_min_bytes=FETCH_BYTES,
             fetch_max_wait_ms=FETCH_WAIT_MS,
         )
