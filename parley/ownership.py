@@ -9,7 +9,7 @@ touches anything.
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import orjson
 
@@ -26,6 +26,8 @@ class Claim:
     takeover: int = 0
     ended: frozenset[int] = frozenset()
     """Offsets above the committed one whose turns have ended."""
+    position: int | None = field(default=None, compare=False)
+    """Offset of the next record to take, for those who watch: nothing is decided by it."""
 
     def encode(self, committed: int) -> str:
         """The metadata to commit beside the offset `committed`.
@@ -39,7 +41,10 @@ class Claim:
             if at >= len(bits):
                 bits.extend(bytes(at + 1 - len(bits)))
             bits[at] |= 1 << bit
-        text = orjson.dumps({"holder": self.holder, "takeover": self.takeover, "ended": b64encode(bits).decode()})
+        fields = {"holder": self.holder, "takeover": self.takeover, "ended": b64encode(bits).decode()}
+        if self.position is not None:
+            fields["position"] = self.position
+        text = orjson.dumps(fields)
         if len(text) > METADATA_LIMIT:
             raise ValueError(f"a claim of {len(text)} bytes: more than {METADATA_LIMIT}")
         return text.decode()
@@ -53,7 +58,10 @@ class Claim:
             ended = frozenset(
                 committed + 8 * at + bit for at, byte in enumerate(bits) for bit in range(8) if byte >> bit & 1
             )
-            return cls(str(fields["holder"]), int(fields["takeover"]), ended)
+            position = fields.get("position")
+            return cls(
+                str(fields["holder"]), int(fields["takeover"]), ended, None if position is None else int(position)
+            )
         except (ValueError, KeyError, TypeError):
             return cls()
 
@@ -71,7 +79,7 @@ class Progress:
         self.position = committed
         """Offset of the next record to take."""
         self.version = 0
-        """Grows with every end and with every ended record passed: tells whether there is something new to commit."""
+        """Grows with every record that is taken, passed or ended: tells whether there is something new to commit."""
         self._open: dict[int, None] = {}
         self._ended = set(ended)
 
@@ -80,8 +88,8 @@ class Progress:
         if offset < self.position:
             return False
         self.position = offset + 1
+        self.version += 1
         if offset in self._ended:
-            self.version += 1
             return False
         self._open[offset] = None
         return True
@@ -112,4 +120,4 @@ class Progress:
         """What to commit now: the offset, and the claim beside it."""
         prefix = self.prefix
         self._ended = {offset for offset in self._ended if offset >= prefix}
-        return prefix, Claim(holder, takeover, frozenset(self._ended))
+        return prefix, Claim(holder, takeover, frozenset(self._ended), self.position)

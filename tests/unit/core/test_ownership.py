@@ -23,6 +23,12 @@ class TestClaim:
         claim = Claim(holder, takeover, frozenset(committed + offset for offset in above))
         assert Claim.decode(claim.encode(committed), committed) == claim
 
+    def test_the_position_travels_for_those_who_watch_and_makes_no_difference(self) -> None:
+        claim = Claim("me", 1, frozenset({6}), position=9)
+        assert Claim.decode(claim.encode(5), 5).position == 9
+        assert Claim.decode(Claim("me", 1).encode(5), 5).position is None
+        assert claim == Claim("me", 1, frozenset({6}))
+
     def test_a_window_of_ended_turns_fits(self) -> None:
         every_other = frozenset(range(1_000_001, 1_000_000 + WINDOW, 2))
         encoded = Claim("worker-smol-production-0123456789:0123456789ab", 10**6, every_other).encode(1_000_000)
@@ -99,6 +105,14 @@ class TestProgress:
         progress.take(2)
         assert progress.prefix == 3
         assert progress.version > before
+
+    def test_taking_a_record_is_something_to_commit(self) -> None:
+        """Or a long answer could not be told from a record that nobody has looked at yet."""
+        progress = Progress(0)
+        before = progress.version
+        progress.take(0)
+        assert progress.version > before
+        assert progress.claim("me", 1)[1].position == 1
 
     def test_an_end_is_counted_once(self) -> None:
         progress = Progress(0)
