@@ -44,6 +44,7 @@ def turn_ended(
         delta_lengths=tuple(map(len, transcript.deltas)),
         waited=transcript.opened is not None and transcript.opened.waiting,
         usage=terminal.usage,
+        dropped_turns=terminal.dropped_turns,
         continued_at=tuple(transcript.joins),
         ended_at=at,
         **more,

@@ -6,6 +6,9 @@ Pure and synchronous. Rules (protocol.md, section 2), in log order:
 - a TurnStarted after a valid end is void: an ended turn stays ended;
 - of several valid ends the one with the greatest epoch is the turn's;
 - what another user says about the session is void.
+
+A fold may begin in the middle of a session's log. Whose the session is, it then believes of turns and openings alone:
+those were checked before they were written.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from uuid import UUID
 
-from schemas.base import Epoch, Item
+from schemas.base import Epoch, Item, Millis
 from schemas.turns import Feedback, SessionChanged, SessionDeleted, TurnEnded, TurnStarted
 from schemas.wire import TurnsEvent
 
@@ -48,6 +51,7 @@ class Turn:
     """It failed in a way that a retry may mend."""
     key_hash: str | None = None
     body_hash: str | None = None
+    accepted_at: Millis = 0
 
     @property
     def answer(self) -> str:
@@ -69,7 +73,13 @@ class Session:
     id: UUID
     user: UUID | None = None
     turns: dict[str, Turn] = field(default_factory=dict)
-    deleted: bool = False
+    deleted_by: set[UUID] = field(default_factory=set)
+    """Who said that the session is to go. Only its user's word counts, as far as it is known whose it is."""
+
+    @property
+    def deleted(self) -> bool:
+        """Its user has deleted it."""
+        return bool(self.deleted_by) if self.user is None else self.user in self.deleted_by
 
     @property
     def last_number(self) -> int:
@@ -85,9 +95,16 @@ class Session:
         """Turns that were started and have not ended, in order."""
         return sorted((turn for turn in self.turns.values() if turn.status is None), key=lambda turn: turn.number)
 
-    def keyed(self, key_hash: str) -> Turn | None:
-        """The turn that an idempotency key stands for. A key whose turn failed retryably is free again."""
-        turns = [turn for turn in self.turns.values() if turn.key_hash == key_hash and not turn.retryable]
+    def keyed(self, key_hash: str, since: Millis = 0) -> Turn | None:
+        """The turn, accepted at `since` or later, that an idempotency key stands for.
+
+        A key whose turn failed retryably is free again.
+        """
+        turns = [
+            turn
+            for turn in self.turns.values()
+            if turn.key_hash == key_hash and not turn.retryable and turn.accepted_at >= since
+        ]
         return max(turns, key=lambda turn: turn.number, default=None)
 
     def path(self, parent: str | None) -> list[Turn] | None:
@@ -107,9 +124,9 @@ class Session:
 
     def apply(self, event: TurnsEvent) -> Void | None:
         """Fold one event. None: it counts; else why it is void."""
-        if self.user is None:
+        if self.user is None and _vouched(event):
             self.user = event.user
-        if event.user != self.user:
+        if self.user is not None and event.user != self.user:
             return Void.OTHER_USER
         match event:
             case TurnStarted():
@@ -117,7 +134,7 @@ class Session:
             case TurnEnded():
                 return self._ended(event)
             case SessionDeleted():
-                self.deleted = True
+                self.deleted_by.add(event.user)
             case SessionChanged() | Feedback():
                 pass
         return None
@@ -131,6 +148,7 @@ class Session:
         elif turn.started is not None and event.dispatch < turn.started.dispatch:
             return Void.LOWER_DISPATCH
         turn.number, turn.parent, turn.items = event.turn, event.parent, event.items
+        turn.accepted_at = event.accepted_at
         turn.key_hash, turn.body_hash = event.key_hash, event.body_hash
         turn.started = event
         turn.dispatched = turn.dispatched or event.pool is not None
@@ -140,9 +158,15 @@ class Session:
         turn = self.turns.get(event.response)
         if turn is None:
             turn = self.turns[event.response] = Turn(event.response, event.turn, event.parent)
+            turn.accepted_at = event.accepted_at
         if turn.started is not None and event.dispatch < turn.started.dispatch:
             return Void.LOWER_DISPATCH
         if turn.epoch is None or event.epoch > turn.epoch:
             turn.status, turn.output, turn.epoch = event.status, event.output, event.epoch
             turn.retryable = event.failure is not None and event.failure.retryable
         return None
+
+
+def _vouched(event: TurnsEvent) -> bool:
+    """Its writer had made sure that the session is its user's, or made the session."""
+    return isinstance(event, TurnStarted | TurnEnded) or (isinstance(event, SessionChanged) and event.opened)

@@ -108,6 +108,8 @@ class InferenceRequest(Event):
     prompt: str
     """The text for the engine, after the chat template, with the assistant's turn left open."""
     prompt_tokens: int
+    dropped_turns: int = Field(default=0, ge=0)
+    """Earlier turns that did not fit."""
     max_tokens: int = Field(ge=1)
     """The answer's token budget: the asked or default limit, cut to what the context leaves."""
     sampling: Sampling

@@ -61,6 +61,8 @@ class Terminal(Event):
     refusal: str | None = None
     model: str
     usage: Usage = Usage()
+    dropped_turns: int = Field(default=0, ge=0)
+    """Earlier turns that the model did not see, since they no longer fit its context."""
     ended_at: Millis
 
 

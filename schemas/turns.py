@@ -87,6 +87,8 @@ class TurnEnded(Event):
     waited: bool = False
     """The turn's Opened said waiting: its public events begin with created, queued."""
     usage: Usage = Usage()
+    dropped_turns: int = Field(default=0, ge=0)
+    """Earlier turns that the model did not see, since they no longer fit its context."""
     timings: Timings = Timings()
     model: str
     pool: str | None = None

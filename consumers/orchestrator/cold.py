@@ -20,7 +20,8 @@ async def load_turns(store: LazyMessageStore, session: Session) -> None:
     if header is None:
         return
     session.user = session.user or header.user
-    session.deleted = session.deleted or header.deleted
+    if header.deleted:
+        session.deleted_by.add(header.user)
     after = 0
     while after < header.last_turn and not session.deleted:
         page = await messages.turns(session.id, after=after, limit=PAGE)

@@ -148,6 +148,7 @@ def request(
         model=decision.model,
         prompt=context.prompt,
         prompt_tokens=context.prompt_tokens,
+        dropped_turns=context.dropped_turns,
         max_tokens=context.max_tokens,
         sampling=decision.sampling,
         output=OutputItem(id=output_id(decision)),

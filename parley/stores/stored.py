@@ -57,6 +57,8 @@ class StoredTurn:
     accepted_at: Millis = 0
     ended_at: Millis | None = None
     listed: bool = True
+    dropped_turns: int = 0
+    """Earlier turns that the model did not see."""
 
 
 @dataclass(slots=True)
@@ -123,6 +125,7 @@ class Standing:
             accepted_at=about.accepted_at,
             ended_at=ended.ended_at if ended else None,
             listed=about.listed,
+            dropped_turns=ended.dropped_turns if ended else 0,
         )
 
 
@@ -138,4 +141,4 @@ def unstored(event: TurnStarted | TurnEnded) -> TurnStarted | TurnEnded:
     """The record without anything that was said or asked for: what is kept of a turn that is not to be stored."""
     if isinstance(event, TurnStarted):
         return event.model_copy(update={"items": (), "instructions": None, "echo": {}, "failure": None})
-    return event.model_copy(update={"output": (), "delta_lengths": (), "failure": None})
+    return event.model_copy(update={"output": (), "delta_lengths": ()})

@@ -87,6 +87,16 @@ class TestTheSessionsUser:
         session = folded(started(1), SessionDeleted(session=SESSION, user=USER, at=2))
         assert session.deleted
 
+    def test_a_fold_that_begins_in_the_middle_believes_turns_and_openings_whose_the_session_is(self) -> None:
+        """What anybody may write, an edge has checked; but the fold must not depend on that."""
+        session = folded(SessionDeleted(session=SESSION, user=SOMEBODY_ELSE, at=2))
+        assert session.user is None
+        session.apply(started(7))
+        assert session.user == USER
+        assert not session.deleted
+        session.apply(SessionDeleted(session=SESSION, user=USER, at=3))
+        assert session.deleted
+
 
 class TestPath:
     def test_turns_are_remembered_oldest_first(self) -> None:
@@ -140,6 +150,11 @@ class TestIdempotencyKeys:
     def test_a_key_whose_turn_failed_for_good_is_not(self) -> None:
         session = folded(started(1, key_hash="k"), ended(1, status="failed", failure=failed(retryable=False)))
         assert session.keyed("k") is session.turns[response(1)]
+
+    def test_a_key_lives_for_a_time(self) -> None:
+        session = folded(started(1, key_hash="k", accepted_at=1_000), ended(1))
+        assert session.keyed("k", since=1_000) is session.turns[response(1)]
+        assert session.keyed("k", since=1_001) is None
 
 
 class TestNumbers:
