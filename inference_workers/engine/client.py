@@ -7,14 +7,14 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 from uuid import uuid4
 
-import grpc  # type: ignore[import-untyped]
-import grpc.aio  # type: ignore[import-untyped]
 from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelStreamInferResponse
 
+from inference_workers.engine.channel import Call, CallFailed, Channel, Code, Status
 from inference_workers.engine.contract import (
+    EngineResponse,
     EngineTimings,
     Generation,
     generation_request,
@@ -30,21 +30,22 @@ CANCELLED: Final = "cancelled"
 _METHOD: Final = "/inference.GRPCInferenceService/ModelStreamInfer"
 # An error on a Triton stream is a bare text; with this header it is a status, and ends the stream.
 _METADATA: Final = (("triton_grpc_error", "true"),)
-_MAX_MESSAGE: Final = 16 << 20  # bytes; a cumulative text grows
-_REFUSALS: Final = {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.OUT_OF_RANGE, grpc.StatusCode.UNIMPLEMENTED}
-_ABSENCES: Final = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.NOT_FOUND, grpc.StatusCode.DEADLINE_EXCEEDED}
+_REFUSALS: Final = {Code.INVALID_ARGUMENT, Code.OUT_OF_RANGE, Code.UNIMPLEMENTED}
+_ABSENCES: Final = {Code.UNAVAILABLE, Code.NOT_FOUND, Code.DEADLINE_EXCEEDED}
 
 
 @dataclass(frozen=True, slots=True)
 class EngineChunk:
     """New text of an answer; ``finish_reason`` on the last one: stop, length, cancelled or timeout.
 
-    A chunk is not a token: an engine may say several at once.
+    ``tokens`` counts the engine's responses in it: an engine that keeps to the contract says one token in each, but
+    may put several into one.
     """
 
     text: str
     finish_reason: str | None = None
     timings: EngineTimings | None = None
+    tokens: int = 1
 
 
 class EngineClient:
@@ -62,20 +63,7 @@ class EngineClient:
         self.model = model
         self._progress = CumulativeProgress if cumulative else PieceProgress
         self._silence_s = silence_s
-        self._channel = grpc.aio.insecure_channel(
-            url,
-            options=[
-                ("grpc.max_receive_message_length", _MAX_MESSAGE),
-                ("grpc.max_send_message_length", _MAX_MESSAGE),
-                # Each client its own connection: two engines' streams never share one's flow control.
-                ("grpc.use_local_subchannel_pool", 1),
-            ],
-        )
-        self._stream_infer = self._channel.stream_stream(
-            _METHOD,
-            request_serializer=ModelInferRequest.SerializeToString,
-            response_deserializer=ModelStreamInferResponse.FromString,
-        )
+        self._channel = Channel(url)
 
     async def generate(self, generation: Generation) -> AsyncGenerator[EngineChunk, None]:
         """The answer as it comes; the last chunk, and only it, has a finish_reason.
@@ -89,35 +77,29 @@ class EngineClient:
         :raises EngineError: the run failed, or ended without saying how.
         """
         progress = self._progress()
-        call = self._stream_infer(metadata=_METADATA)
+        call = await self._call(generation_request(self.model, generation))
         watch = _Watch(call, self._silence_s)
         try:
-            await call.write(generation_request(self.model, generation))
-            await call.done_writing()
-            while (message := await call.read()) is not grpc.aio.EOF:
+            while raws := await call.read():
                 watch.heard()
-                if message.error_message:
-                    raise EngineError(message.error_message)
-                response = read_response(message)
-                reason = response.finish_reason
-                text = progress.advance(response.text, reason is not None) if response.text is not None else ""
-                if reason is not None:
-                    yield EngineChunk(text, reason, response.timings)
-                    return
+                text, tokens = "", 0
+                for response in map(_response, raws):
+                    reason = response.finish_reason
+                    if response.text is not None:
+                        text += progress.advance(response.text, reason is not None)
+                        tokens += 1
+                    if reason is not None:
+                        yield EngineChunk(text, reason, response.timings, tokens)
+                        return
                 if text:
-                    yield EngineChunk(text)
-                if response.final:
-                    break
-        except grpc.aio.AioRpcError as error:
-            if _stopped_by_request(error):
-                yield EngineChunk("", CANCELLED)
-                return
-            raise _error(error) from error
-        except asyncio.CancelledError:
-            # A call that the watch has cancelled looks like a cancelled task.
+                    yield EngineChunk(text, tokens=tokens)
+        except CallFailed as failed:
             if watch.silent:
                 raise EngineSilent(f"nothing from {self.model} for {self._silence_s:g} s") from None
-            raise
+            if failed.status.code == Code.CANCELLED:
+                yield EngineChunk("", CANCELLED, tokens=0)
+                return
+            raise _error(failed.status) from failed
         finally:
             watch.end()
             call.cancel()
@@ -130,17 +112,19 @@ class EngineClient:
 
         :raises EngineError: the engine did not take the request.
         """
-        call = self._stream_infer(metadata=_METADATA, timeout=timeout_s)
         try:
-            await call.write(stop_request(self.model, request_id))
-            await call.done_writing()
-            while await call.read() is not grpc.aio.EOF:
-                pass
-        except grpc.aio.AioRpcError as error:
-            if not _stopped_by_request(error):
-                raise _error(error) from error
-        finally:
-            call.cancel()
+            async with asyncio.timeout(timeout_s):
+                call = await self._call(stop_request(self.model, request_id))
+                try:
+                    while await call.read():
+                        pass
+                finally:
+                    call.cancel()
+        except CallFailed as failed:
+            if failed.status.code != Code.CANCELLED:
+                raise _error(failed.status) from failed
+        except TimeoutError:
+            raise EngineSilent(f"{self.model} did not answer a stop in {timeout_s:g} s") from None
 
     async def probe(self, *, timeout_s: float = 2.0) -> float:
         """Ask for one token and return the seconds that it took.
@@ -163,7 +147,13 @@ class EngineClient:
 
     async def close(self) -> None:
         """End all streams, which frees their slots."""
-        await self._channel.close()
+        self._channel.close()
+
+    async def _call(self, request: ModelInferRequest) -> Call:
+        try:
+            return await self._channel.call(_METHOD, _METADATA, request.SerializeToString())
+        except CallFailed as failed:
+            raise _error(failed.status) from failed
 
     async def __aenter__(self) -> Self:
         return self
@@ -177,7 +167,7 @@ class EngineClient:
 class _Watch:
     """Cancels a call that has been silent too long. A timer looks at a clock reading: no cost for each response."""
 
-    def __init__(self, call: Any, limit_s: float) -> None:
+    def __init__(self, call: Call, limit_s: float) -> None:
         self._call = call
         self._limit_s = limit_s
         self._loop = asyncio.get_running_loop()
@@ -197,18 +187,20 @@ class _Watch:
             self._timer = self._loop.call_later(rest, self._look)
         else:
             self.silent = True
-            self._call.cancel()
+            self._call.cancel(Status(Code.DEADLINE_EXCEEDED, "silent"))
 
 
-def _stopped_by_request(error: grpc.aio.AioRpcError) -> bool:
-    return bool(error.code() is grpc.StatusCode.CANCELLED)
+def _response(raw: bytes) -> EngineResponse:
+    """A response; its error is looked at first, since one with an error may hold a text too."""
+    message = ModelStreamInferResponse.FromString(raw)
+    if message.error_message:
+        raise EngineError(message.error_message)
+    return read_response(message)
 
 
-def _error(error: grpc.aio.AioRpcError) -> EngineError:
-    code, details = error.code(), error.details() or "no details"
-    message = f"{code.name}: {details}"
-    if code in _REFUSALS:
-        return EngineRefused(message)
-    if code in _ABSENCES:
-        return EngineUnavailable(message)
-    return EngineError(message)
+def _error(status: Status) -> EngineError:
+    if status.code in _REFUSALS:
+        return EngineRefused(status.message)
+    if status.code in _ABSENCES:
+        return EngineUnavailable(status.message)
+    return EngineError(f"gRPC status {status.code}: {status.message}")
