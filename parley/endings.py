@@ -27,9 +27,13 @@ def output_of(item_id: str, text: str, terminal: Terminal) -> tuple[Item, ...]:
 
 
 def turn_ended(
-    of: TurnStarted | InferenceRequest, transcript: Transcript, dispatch: Dispatch, *, at: int, **more: Any
+    of: TurnStarted | InferenceRequest, transcript: Transcript, dispatch: Dispatch, **more: Any
 ) -> TurnEnded:
-    """The end that a route's fold gives, said under `dispatch`. `more`: fields that only its writer knows."""
+    """The end that a route's fold gives, said under `dispatch`. `more`: fields that only its writer knows.
+
+    It has the terminal's time, not that of its own writing: whoever repeats an end says the same, and a stored answer
+    replays with the events that were shown.
+    """
     terminal, fence = transcript.terminal, transcript.fence
     assert terminal is not None
     assert fence is not None
@@ -46,7 +50,7 @@ def turn_ended(
         usage=terminal.usage,
         dropped_turns=terminal.dropped_turns,
         continued_at=tuple(transcript.joins),
-        ended_at=at,
+        ended_at=terminal.ended_at,
         **more,
     )
 

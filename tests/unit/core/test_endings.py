@@ -55,36 +55,36 @@ class TestOutput:
 class TestTurnEnded:
     def test_it_repeats_what_the_route_says(self) -> None:
         transcript = route("Hel", "lo 🙂", waiting=True, kind="incomplete", reason="max_output_tokens")
-        end = turn_ended(request(), transcript, (1, 1), at=20)
-        assert (end.status, end.reason, end.waited, end.ended_at) == ("incomplete", "max_output_tokens", True, 20)
+        end = turn_ended(request(), transcript, (1, 1))
+        assert (end.status, end.reason, end.waited, end.ended_at) == ("incomplete", "max_output_tokens", True, 9)
         assert (end.output[0].text, end.delta_lengths) == ("Hello 🙂", (3, 4))
 
     def test_lengths_of_deltas_add_up_to_the_text(self) -> None:
         transcript = route("a", "é", "", "🙂🙂", "z" * 100)
-        end = turn_ended(request(), transcript, (1, 1), at=20)
+        end = turn_ended(request(), transcript, (1, 1))
         assert sum(end.delta_lengths) == len(end.output[0].text)
         assert len(end.delta_lengths) == 5, "a stored answer replays with the same number of events"
 
     def test_usage_and_failure_come_from_the_terminal(self) -> None:
         usage, why = Usage(input_tokens=3, output_tokens=2, generated_tokens=5), failed(retryable=True)
-        end = turn_ended(request(), route("a", kind="failed", failure=why, usage=usage), (1, 1), at=20)
+        end = turn_ended(request(), route("a", kind="failed", failure=why, usage=usage), (1, 1))
         assert (end.usage, end.failure) == (usage, why)
 
     def test_its_epoch_is_the_fences_and_its_dispatch_the_writers(self) -> None:
         """A later dispatch that finds the terminal repeats it under its own number."""
-        end = turn_ended(started(1, dispatch=(7, 1)), route("a"), (7, 1), at=20)
+        end = turn_ended(started(1, dispatch=(7, 1)), route("a"), (7, 1))
         assert (end.epoch, end.dispatch) == ((1, 1, 1, 1), (7, 1))
 
     def test_it_says_where_the_answer_was_continued(self) -> None:
         transcript = Transcript()
         for event in (fence(), delta(0, "Hel"), fence((1, 1, 2, 1), "w2"), delta(1, "lo", "w2"), terminal(2, "w2")):
             transcript.apply(event)
-        end = turn_ended(request(), transcript, (1, 1), at=20)
+        end = turn_ended(request(), transcript, (1, 1))
         assert (end.continued_at, end.epoch) == ((3,), (1, 1, 2, 1))
 
     def test_orchestrator_and_worker_say_the_same_of_the_same_turn(self) -> None:
-        mine = turn_ended(started(1), route("a"), (1, 1), at=20)
-        theirs = turn_ended(request(), route("a"), (1, 1), at=20)
+        mine = turn_ended(started(1), route("a"), (1, 1))
+        theirs = turn_ended(request(), route("a"), (1, 1))
         assert mine == theirs
 
     def test_the_answers_message_follows_the_inputs(self) -> None:
