@@ -52,6 +52,11 @@ class Admission:
         self.running -= 1
         self._admit()
 
+    def resize(self, slots: int) -> None:
+        """Have so many slots from now on; what runs beyond them runs on."""
+        self.slots = slots
+        self._admit()
+
     def queued(self) -> dict[str, int]:
         """Waiting turns by tier."""
         return {tier: sum(w.tier == tier for w in self._waiting.values()) for tier in TIERS}

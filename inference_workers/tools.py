@@ -1,11 +1,11 @@
-"""What every turn of a worker uses: the log, the engine, the classifier, the tokenizer."""
+"""What every turn of a worker uses: the log, the engines, the classifier, the tokenizer."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from inference_workers.admission import Admission
-from inference_workers.engine.client import EngineClient
+from inference_workers.engine.pool import Engines
 from parley.log.partitions import session_key
 from parley.log.producer import Producer
 from parley.log.ranges import RangeReader
@@ -29,7 +29,7 @@ class Tools:
     tokens: Producer
     """For routes alone: fence, deltas and terminal of a turn keep their order in one producer."""
     ranges: RangeReader
-    engine: EngineClient
+    engines: Engines
     admission: Admission
     classifier: Classifier
     policy: Policy

@@ -13,7 +13,10 @@ from pydantic import ValidationError
 from parley.settings import Settings
 
 ELSEWHERE = {
+    "dlq": "producers.replay.dlq_cli:dlq",
     "keys": "parley.stores.commands:keys",
+    "lag": "consumers.lag.cli:lag",
+    "log": "parley.timeline.cli:log",
     "migrate": "parley.stores.commands:migrate",
     "topics": "parley.topics_cli:topics",
     "usage": "consumers.usage.cli:usage",
@@ -44,10 +47,10 @@ def _settings() -> Settings:
         raise click.ClickException(f"a PARLEY_* variable is wrong: {wrong}") from None
 
 
-def _serve(role: str, work: Callable[[Settings], Coroutine[Any, Any, None]]) -> None:
+def _serve(role: str, work: Callable[[Settings], Coroutine[Any, Any, None]], *, spare: bool = False) -> None:
     from parley.process import run_role
 
-    sys.exit(run_role(_settings(), role, work))
+    sys.exit(run_role(_settings(), role, work, spare=spare))
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -83,11 +86,12 @@ def orchestrator() -> None:
 @main.command()
 @click.option("--pool", required=True, help="Pool of topics.yaml whose engine this process feeds.")
 @click.option("--engine", default=0, show_default=True, help="Place of its engine in PARLEY_ENGINES.")
-def worker(pool: str, engine: int) -> None:
+@click.option("--spare", is_flag=True, help="Get all ready, then wait on standard input for an instance id.")
+def worker(pool: str, engine: int, spare: bool) -> None:
     """Run a pool's turns on one engine: its in-flight batch is kept full."""
     from inference_workers.main import run
 
-    _serve(f"worker-{pool}", lambda settings: run(settings, pool, engine))
+    _serve(f"worker-{pool}", lambda settings: run(settings, pool, engine, spare=spare), spare=spare)
 
 
 @main.command()

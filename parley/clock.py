@@ -8,3 +8,8 @@ import time
 def now_ms() -> int:
     """Milliseconds since the Unix epoch."""
     return time.time_ns() // 1_000_000
+
+
+def left_s(deadline_ms: int) -> float:
+    """Seconds until a deadline; 0 when it has passed."""
+    return max(0.0, (deadline_ms - now_ms()) / 1000)

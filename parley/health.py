@@ -20,6 +20,7 @@ class Health:
     def __init__(self) -> None:
         self._beat: float | None = None
         self._not_ready = "starting"
+        self._troubles: dict[str, str] = {}
 
     def beat(self) -> None:
         """The role's own loop has come round once more."""
@@ -33,6 +34,13 @@ class Health:
         """The role does not do its work at present."""
         self._not_ready = reason
 
+    def trouble(self, what: str, reason: str) -> None:
+        """Something goes wrong beside the role's own state; an empty reason: no longer."""
+        if reason:
+            self._troubles = {**self._troubles, what: reason}
+        else:
+            self._troubles = {name: text for name, text in self._troubles.items() if name != what}
+
     def live(self) -> str:
         """Empty, or why the process should be restarted."""
         if self._beat is None or time.monotonic() - self._beat < STALL_S:
@@ -41,7 +49,7 @@ class Health:
 
     def readiness(self) -> str:
         """Empty, or why there is no work for this process."""
-        return self._not_ready or self.live()
+        return self._not_ready or self.live() or "; ".join(self._troubles.values())
 
 
 class _Quiet(WSGIRequestHandler):

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 from parley.health import Health, serve_health
@@ -23,16 +24,46 @@ EXIT_RESTART = 75
 """EX_TEMPFAIL: the process can't go on, another one in its place can."""
 
 
-def set_up(settings: Settings, role: str) -> None:
-    """Logging to standard error and, where a port is set, health and metrics on loopback."""
+def set_up(settings: Settings, role: str, *, spare: bool = False) -> None:
+    """Logging to standard error and, where a port is set, health and metrics; a spare's port is still another's."""
     logging.basicConfig(
         level=settings.log_level, stream=sys.stderr, format=f"%(asctime)s %(levelname).1s {role} %(name)s: %(message)s"
     )
     # Clients repeat these several times a second while a broker is away; the roles say themselves what it means.
     for noisy in ("aiokafka", "kafka", "cassandra", "faust", "mode"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLevelName(settings.log_level)))
+    if spare:
+        _call_itself("parley-spare")
+    else:
+        _serve_health(settings)
+
+
+async def promoted(settings: Settings) -> Settings:
+    """Wait, as a spare, for the instance id of a process that has ended: one line on standard input.
+
+    Without a line, standard input ends with whoever started the spare, and so does the spare.
+    """
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    instance = (await reader.readline()).decode().strip()
+    if not instance:
+        sys.exit(0)
+    _call_itself("parley")
+    log.info("a spare becomes %s", instance)
+    settings = settings.model_copy(update={"instance": instance})
+    _serve_health(settings)
+    return settings
+
+
+def _serve_health(settings: Settings) -> None:
     if settings.metrics_port is not None:
         serve_health(HEALTH, settings.metrics_host, settings.metrics_port)
+
+
+def _call_itself(name: str) -> None:
+    """The name in `ps` and `top`, by which a spare is told from the one that works."""
+    with contextlib.suppress(OSError):  # not Linux
+        Path("/proc/self/comm").write_text(name)
 
 
 async def until_stopped(work: Coroutine[Any, Any, None], stop: Callable[[], None]) -> None:
@@ -51,11 +82,13 @@ async def until_stopped(work: Coroutine[Any, Any, None], stop: Callable[[], None
                 loop.remove_signal_handler(name)
 
 
-def run_role(settings: Settings, role: str, work: Callable[[Settings], Coroutine[Any, Any, None]]) -> int:
+def run_role(
+    settings: Settings, role: str, work: Callable[[Settings], Coroutine[Any, Any, None]], *, spare: bool = False
+) -> int:
     """Run a role on uvloop; gives the exit code."""
     import uvloop
 
-    set_up(settings, role)
+    set_up(settings, role, spare=spare)
     try:
         uvloop.run(work(settings))
     except KeyboardInterrupt:

@@ -69,6 +69,7 @@ class ProtocolSettings(_Group):
     commit_interval_ms: float = Field(500, description="how often finished offsets are committed")
     window: int = Field(2_000, description="records taken beyond the committed offset of a partition")
     waiting_turns: int = Field(8, description="turns that may wait in one session; beyond: conversation_busy")
+    key_life_s: float = Field(86_400, description="an Idempotency-Key stands for its turn for so long")
 
 
 class MessagesSettings(_Group):
@@ -111,11 +112,23 @@ class EdgeSettings(_Group):
     drain_s: float = Field(10, description="on SIGTERM: how long open responses may go on")
 
 
+class OrchestratorSettings(_Group):
+    """Sessions and their turns."""
+
+    sessions_mb: float = Field(
+        128, description="events of idle sessions kept, in MiB (4 times that in memory); others come from the store"
+    )
+
+
 class WorkerSettings(_Group):
     """The batching worker."""
 
     silence_limit_s: float = Field(10, description="a running stream that says nothing for so long is dead")
     runs_limit: int = Field(3, description="runs of a turn by one holder before it ends failed")
+    probe_interval_s: float = Field(1, description="an engine that has said nothing for so long is asked for a token")
+    probe_limit_s: float = Field(5, description="no token by then: the engine is dead, and its runs go elsewhere")
+    engine_wait_s: float = Field(20, description="how long a begun turn waits for an engine that answers")
+    stall_s: float = Field(20, description="a turn that does not get on for so long is begun anew; > silence_limit_s")
 
 
 class ModerationSettings(_Group):
@@ -157,6 +170,7 @@ class Settings(BaseSettings):
     messages: MessagesSettings = MessagesSettings()
     postgres: PostgresSettings = PostgresSettings()
     edge: EdgeSettings = EdgeSettings()
+    orchestrator: OrchestratorSettings = OrchestratorSettings()
     worker: WorkerSettings = WorkerSettings()
     moderation: ModerationSettings = ModerationSettings()
     cluster: ClusterSettings = ClusterSettings()
@@ -182,14 +196,14 @@ class Settings(BaseSettings):
             raise ValueError("PARLEY_ID_KEYS is not set: give a JSON list of base64 secrets, the current one first")
         return Keys(tuple(b64decode(key.get_secret_value()) for key in self.id_keys))
 
-    def engine_address(self, pool: str, number: int) -> str:
-        """Where an engine of a pool is. One worker owns it: nothing else bounds its queue.
+    def engine_addresses(self, pool: str, own: int) -> tuple[str, ...]:
+        """Where the engines of a pool are, a worker's own first. One worker owns each: nothing else bounds its queue.
 
         Raises:
             ValueError: the pool has no engine of this number (from 0).
         """
         given = self.engines.get(pool, ())
         addresses = (given,) if isinstance(given, str) else tuple(given)
-        if number >= len(addresses):
-            raise ValueError(f'PARLEY_ENGINES has no engine {number} of pool {pool!r}: give {{"{pool}": "host:port"}}')
-        return addresses[number]
+        if own >= len(addresses):
+            raise ValueError(f'PARLEY_ENGINES has no engine {own} of pool {pool!r}: give {{"{pool}": "host:port"}}')
+        return addresses[own:] + addresses[:own]

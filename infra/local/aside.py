@@ -17,20 +17,29 @@ from infra.local.settings import (
 )
 
 
-def settings_aside(data: Path) -> LocalSettings:
-    """Settings with a data folder and ports of their own; what has been fetched is shared."""
-    ports = iter(free_ports(6 + 3 * len(ENGINES) + len(HEALTH_PORTS)))
+def settings_aside(data: Path, *, twins: tuple[str, ...] = ()) -> LocalSettings:
+    """Settings with a data folder and ports of their own; what has been fetched is shared.
+
+    The pools of `twins` have a second engine: of `synthetic`, the engine `synthetic-1`.
+    """
+    pools = {name: name for name in ENGINES} | {f"{pool}-1": pool for pool in twins}
+    roles = [*HEALTH_PORTS, *(f"worker-{pool}-1" for pool in twins)]
+    ports = iter(free_ports(6 + 3 * len(pools) + len(roles)))
     return LocalSettings(
         data=data,
         kafka=KafkaSettings(port=next(ports), controller_port=next(ports)),
         cassandra=CassandraSettings(port=next(ports), storage_port=next(ports)),
         postgres=PostgresSettings(port=next(ports)),
         engines={
-            pool: EngineSettings(
-                models=engine.models, grpc_port=next(ports), http_port=next(ports), metrics_port=next(ports)
+            name: EngineSettings(
+                pool=pool,
+                models=ENGINES[pool].models,
+                grpc_port=next(ports),
+                http_port=next(ports),
+                metrics_port=next(ports),
             )
-            for pool, engine in ENGINES.items()
+            for name, pool in pools.items()
         },
         edge=EdgeSettings(port=next(ports)),
-        health_ports={role: next(ports) for role in HEALTH_PORTS},
+        health_ports={role: next(ports) for role in roles},
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import psutil
+
 
 def role_pid(kafka_port: int, *role: str) -> int:
     """The process of a role (what follows `-m parley`) of the system whose Kafka listens on a port.
@@ -21,6 +23,19 @@ def role_pid(kafka_port: int, *role: str) -> int:
         except OSError:
             continue  # it has ended meanwhile, or is somebody else's
     raise LookupError(f"no process of {' '.join(role)} runs")
+
+
+def model_pid(grpc_port: int) -> int:
+    """The process of a model of the engine that listens on a port: Triton's stub, of which there is one a model.
+
+    Raises:
+        LookupError: none runs.
+    """
+    engine = listener_pid(grpc_port)
+    for child in psutil.Process(engine).children(recursive=True):
+        if Path(child.exe()).name == "triton_python_backend_stub":
+            return int(child.pid)
+    raise LookupError(f"the engine on {grpc_port} has no model process")
 
 
 def listener_pid(port: int) -> int:

@@ -51,8 +51,9 @@ class PostgresSettings(Part):
 
 
 class EngineSettings(Part):
-    """One tritonserver process. A pool's engine is a process of its own, so that engines fail one by one."""
+    """One tritonserver process. Every engine of a pool is a process of its own, so that engines fail one by one."""
 
+    pool: str | None = Field(None, description="the pool that it serves; None: the one of the engine's name")
     endpoint: str | None = Field(None, description="host:port (gRPC) of an engine that runs elsewhere")
     models: tuple[str, ...]
     grpc_port: Port
@@ -101,9 +102,18 @@ class LocalSettings(BaseSettings):
     kafka: KafkaSettings = KafkaSettings()
     cassandra: CassandraSettings = CassandraSettings()
     postgres: PostgresSettings = PostgresSettings()
-    engines: dict[str, EngineSettings] = Field(ENGINES, description="the engine of each pool, by the pool's name")
+    engines: dict[str, EngineSettings] = Field(
+        ENGINES, description="by name, which is its pool unless it names another"
+    )
     edge: EdgeSettings = EdgeSettings()
     health_ports: dict[str, Port] = Field(HEALTH_PORTS, description="health and metrics of each role, by its name")
 
     start_timeout: float = Field(180.0, gt=0, description="seconds a service may take until it answers")
     minimum_free_bytes: int = Field(2 << 30, ge=0, description="free space in `data` below which nothing starts")
+
+    def pools(self) -> dict[str, list[str]]:
+        """The names of each pool's engines, in the order in which workers count them."""
+        found: dict[str, list[str]] = {}
+        for name, engine in self.engines.items():
+            found.setdefault(engine.pool or name, []).append(name)
+        return found

@@ -77,7 +77,7 @@ class LocalStack:
         self.kafka = Kafka(settings)
         self.cassandra = Cassandra(settings)
         self.postgres = Postgres(settings, self.secrets.postgres_password)
-        self.engines = {pool: Triton(settings, pool, engine) for pool, engine in settings.engines.items()}
+        self.engines = {name: Triton(settings, name, engine) for name, engine in settings.engines.items()}
         everything: list[Service] = [self.kafka, self.cassandra, self.postgres, *self.engines.values()]
         self.services = {service.name: service for service in everything}
 
@@ -140,7 +140,9 @@ class LocalStack:
             "PARLEY_MESSAGES__KEYSPACE": settings.cassandra.keyspace,
             "PARLEY_MESSAGES__DATACENTER": settings.cassandra.datacenter,
             "PARLEY_POSTGRES__DSN": self.postgres.dsn,
-            "PARLEY_ENGINES": json.dumps({pool: engine.endpoint for pool, engine in self.engines.items()}),
+            "PARLEY_ENGINES": json.dumps(
+                {pool: [self.engines[name].endpoint for name in names] for pool, names in settings.pools().items()}
+            ),
             "PARLEY_EDGE__HOST": settings.edge.host,
             "PARLEY_EDGE__PORT": str(settings.edge.port),
             "PARLEY_ID_KEYS": json.dumps([self.secrets.id_key]),

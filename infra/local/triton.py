@@ -30,26 +30,26 @@ print(json.dumps({"site": sysconfig.get_path("purelib"), "libraries": sysconfig.
 """
 
 
-def service_name(pool: str) -> str:
-    """The name of the service that is the engine of `pool`."""
-    return f"triton-{pool}"
+def service_name(engine: str) -> str:
+    """The name of the service that is an engine."""
+    return f"triton-{engine}"
 
 
 class Triton(Service):
-    """The engine of one pool: a tritonserver with the models that belong to it."""
+    """An engine of a pool: a tritonserver with the models that belong to it."""
 
-    def __init__(self, settings: LocalSettings, pool: str, engine: EngineSettings) -> None:
-        self.name = service_name(pool)
-        self.title = f"Triton ({pool})"
+    def __init__(self, settings: LocalSettings, name: str, engine: EngineSettings) -> None:
+        self.name = service_name(name)
+        self.title = f"Triton ({name})"
         super().__init__(settings.data, external=engine.endpoint is not None)
         self.settings = settings
         self.engine = engine
-        self.pool = pool
+        self.engine_name = name
         self.endpoint = engine.endpoint or f"{LOOPBACK}:{engine.grpc_port}"
 
     @property
     def ports(self) -> Sequence[PortUse]:
-        setting = f"{self.pool} in PARLEY_LOCAL_ENGINES"
+        setting = f"{self.engine_name} in PARLEY_LOCAL_ENGINES"
         return (
             PortUse(self.engine.grpc_port, f"{self.title}, gRPC", setting),
             PortUse(self.engine.http_port, f"{self.title}, HTTP", setting),
@@ -59,7 +59,9 @@ class Triton(Service):
     def check(self) -> None:
         for model in self.engine.models:
             if not (self.settings.models / model / "config.pbtxt").exists():
-                raise StackError(f"The engine {self.pool} needs the model {model}, which {self.settings.models} lacks.")
+                raise StackError(
+                    f"The engine {self.engine_name} needs the model {model}, which {self.settings.models} lacks."
+                )
 
     async def prepare(self) -> None:
         venv = await ensure_triton_venv(self.settings)

@@ -74,7 +74,7 @@ def test_every_variable_is_a_setting_with_a_value_that_it_takes(name: str, monke
     assert len(settings.keys) == 1
     assert settings.metrics_port == 9100
     for pool in settings.topics.pools:
-        assert settings.engine_address(pool, 0)
+        assert settings.engine_addresses(pool, 0)
 
 
 @pytest.mark.parametrize("name", sorted(ROLES | {"topics", "migrate"}))

@@ -82,12 +82,13 @@ def test_secrets_are_not_printed(bare: pytest.MonkeyPatch) -> None:
 )
 def test_engines_of_a_pool(bare: pytest.MonkeyPatch, given: str, addresses: tuple[str, ...]) -> None:
     bare.setenv("PARLEY_ENGINES", given)
-    found = [Settings().engine_address("smol", number) for number in range(len(addresses))]
-    assert tuple(found) == addresses
+    for own in range(len(addresses)):
+        assert Settings().engine_addresses("smol", own)[0] == addresses[own]
+        assert set(Settings().engine_addresses("smol", own)) == set(addresses)
     with pytest.raises(ValueError, match="'synthetic'"):
-        Settings().engine_address("synthetic", 0)
+        Settings().engine_addresses("synthetic", 0)
     with pytest.raises(ValueError, match="engine 9"):
-        Settings().engine_address("smol", 9)
+        Settings().engine_addresses("smol", 9)
 
 
 def test_the_table_names_every_setting_as_the_environment_does() -> None:
