@@ -1,0 +1,1 @@
+"""What SREs watch: how far each group is behind, told from the log and the groups' coordinators alone."""

@@ -1,0 +1,92 @@
+"""`parley lag`: how far each group is behind, and whether it moves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+
+import click
+from pydantic import ValidationError
+from rich.console import Console, Group
+from rich.live import Live
+
+from consumers.lag.groups import Watched, expected
+from consumers.lag.show import as_json, exit_code, pool_lines, table
+from consumers.lag.survey import Report, Survey
+from parley.errors import ParleyError
+from parley.log.groups import GroupReader
+from parley.log.spans import open_spans
+from parley.settings import Settings
+
+WIDE = 160
+"""Columns of a table that goes into a file: whole lines can be searched."""
+
+
+@click.command()
+@click.option("--group", "names", multiple=True, metavar="NAME", help="Only this group, ours or not. Repeatable.")
+@click.option("--once", is_flag=True, help="One table instead of a live one; so it is without a terminal.")
+@click.option("--json", "json_wanted", is_flag=True, help="One JSON object.")
+@click.option("--check", is_flag=True, help="Exit code: 0 OK, 3 WARN, 4 NO_COMMIT, 5 worse, or lost records.")
+@click.option("--all", "every", is_flag=True, help="A line for every partition, also for idle ones.")
+@click.option("--window", default=120.0, show_default=True, help="Seconds of commits that states are judged by.")
+@click.option("--interval", default=2.0, show_default=True, help="Seconds between two looks of the live table.")
+def lag(
+    names: tuple[str, ...], once: bool, json_wanted: bool, check: bool, every: bool, window: float, interval: float
+) -> None:
+    """Each group and partition: who holds it, what waits, what runs, how old the oldest is.
+
+    Asked of the brokers, from outside of the groups: a group that is down has its figures, too. A record is late when
+    it has waited, or run, for longer than the group may take; docs/operations.md tells the states.
+    """
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+    console = Console()
+    try:
+        settings = Settings()
+        survey = Survey(_watched(settings, names), window)
+        if console.is_terminal and not (once or json_wanted or check):
+            asyncio.run(_live(settings, survey, console, every, interval))
+            return
+        report = asyncio.run(_once(settings, survey))
+    except ValidationError as error:
+        raise click.ClickException(f"settings: {error}") from None
+    except ParleyError as error:
+        raise click.ClickException(error.message) from None
+    except KeyboardInterrupt:
+        return
+    if json_wanted:
+        click.echo(json.dumps(as_json(report), indent=2))
+    else:
+        (console if console.is_terminal else Console(width=WIDE)).print(_shown(report, every))
+    if check:
+        raise SystemExit(exit_code(report))
+
+
+def _watched(settings: Settings, names: Sequence[str]) -> list[Watched]:
+    ours = {group.name: group for group in expected(settings.topics, settings.protocol)}
+    return [ours.get(name, Watched(name)) for name in names] if names else list(ours.values())
+
+
+def _shown(report: Report, every: bool) -> Group:
+    return Group(table(report, every), *pool_lines(report))
+
+
+async def _once(settings: Settings, survey: Survey) -> Report:
+    async with aclosing(_reports(settings, survey, 0)) as reports:
+        return await anext(reports)
+
+
+async def _live(settings: Settings, survey: Survey, console: Console, every: bool, interval: float) -> None:
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        async with aclosing(_reports(settings, survey, interval)) as reports:
+            async for report in reports:
+                live.update(_shown(report, every), refresh=True)
+
+
+async def _reports(settings: Settings, survey: Survey, interval: float) -> AsyncGenerator[Report, None]:
+    async with GroupReader(settings.kafka) as reader, open_spans(settings.kafka, "parley-lag") as spans:
+        while True:
+            yield await survey.look(reader, spans)
+            await asyncio.sleep(interval)

@@ -1,0 +1,114 @@
+"""Consumer groups as their coordinators tell of them: members, what they hold, what is committed.
+
+aiokafka's admin client gives answers of brokers as they are; this turns them into values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aiokafka import TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
+from aiokafka.errors import KafkaError
+
+from parley.log.admin import unreachable
+from parley.settings import KafkaSettings
+
+DEAD = "Dead"
+"""Kafka's word for a group that it doesn't know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One process in a group."""
+
+    client: str
+    """The name that it gives itself; Parley's holders give the one that is in their claims."""
+    host: str
+    subscribed: frozenset[str]
+    assigned: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """A group at one moment."""
+
+    name: str
+    state: str
+    """Kafka's: Stable, PreparingRebalance, CompletingRebalance, Empty, Dead."""
+    members: tuple[Member, ...]
+    committed: dict[TopicPartition, tuple[int, str]]
+    """(offset, metadata) of each partition that has a commit."""
+
+    @property
+    def subscribed(self) -> frozenset[str]:
+        """Topics that some member wants."""
+        return frozenset().union(*(member.subscribed for member in self.members))
+
+    def holders(self, where: TopicPartition) -> list[str]:
+        """Members that a partition is assigned to: one at most, unless the answer was taken during a rebalance."""
+        return [member.client for member in self.members if where in member.assigned]
+
+
+class GroupReader:
+    """Asks for groups over a connection of its own."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._bootstrap = settings.bootstrap
+        self._client = AIOKafkaAdminClient(
+            bootstrap_servers=settings.bootstrap,
+            client_id="parley-groups",
+            request_timeout_ms=settings.request_timeout_ms,
+        )
+
+    async def __aenter__(self) -> GroupReader:
+        """Connects.
+
+        Raises:
+            ParleyError: log_unavailable.
+        """
+        try:
+            await self._client.start()
+        except (KafkaError, OSError) as error:
+            await self._client.close()
+            raise unreachable(self._bootstrap, error) from error
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._client.close()
+
+    async def names(self) -> list[str]:
+        """Every group that the cluster knows, also those without members."""
+        try:
+            return sorted(name for name, *_ in await self._client.list_consumer_groups())
+        except (KafkaError, OSError) as error:
+            raise unreachable(self._bootstrap, error) from error
+
+    async def read(self, name: str) -> GroupState:
+        """A group; one that never was is Dead, without members and commits.
+
+        Raises:
+            ParleyError: log_unavailable.
+        """
+        try:
+            node = await self._client.find_coordinator(name)
+            [answer] = await self._client.describe_consumer_groups([name], node)
+            offsets = await self._client.list_consumer_group_offsets(name, node)
+        except (KafkaError, OSError) as error:
+            raise unreachable(self._bootstrap, error) from error
+        _, _, state, _, _, members, *_ = answer.groups[0]
+        committed = {where: (int(found.offset), found.metadata or "") for where, found in offsets.items()}
+        return GroupState(
+            name,
+            state,
+            tuple(_member(*member[1:5]) for member in members),
+            {where: commit for where, commit in committed.items() if commit[0] >= 0},
+        )
+
+
+def _member(client: str, host: str, metadata: bytes, assignment: bytes) -> Member:
+    """Both byte strings are empty while the group rebalances."""
+    wanted = ConsumerProtocolMemberMetadata.decode(metadata).subscription if metadata else ()
+    held = ConsumerProtocolMemberAssignment.decode(assignment).partitions() if assignment else ()
+    return Member(client, host.lstrip("/"), frozenset(wanted), frozenset(held))
