@@ -8,7 +8,7 @@ import psutil
 
 
 def role_pid(kafka_port: int, *role: str) -> int:
-    """The process of a role (what follows `-m parley`) of the system whose Kafka listens on a port.
+    """The process of a role (what follows `-m parley`) of the system whose Kafka listens on a port; not its spare.
 
     Raises:
         LookupError: none runs.
@@ -18,6 +18,8 @@ def role_pid(kafka_port: int, *role: str) -> int:
     for path in Path("/proc").glob("[0-9]*"):
         try:
             arguments = (path / "cmdline").read_bytes().decode().rstrip("\0").split("\0")[1:]
+            if arguments and arguments[-1] == "--spare" and (path / "comm").read_text() == "parley\n":
+                arguments.pop()  # it has taken the place of one that ended
             if arguments == wanted and mark in (path / "environ").read_bytes().split(b"\0"):
                 return int(path.name)
         except OSError:

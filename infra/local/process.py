@@ -23,7 +23,7 @@ GROUP_POLL = 0.05
 class Command:
     """What to run. `death_signal` is what the kernel sends it when this process dies without having stopped it.
 
-    `nice` above 0 lets others have the processor first.
+    `nice` above 0 lets others have the processor first. With `told` it has a standard input, for `tell`.
     """
 
     argv: Sequence[str]
@@ -31,6 +31,7 @@ class Command:
     cwd: Path | None = None
     user_id: int | None = None
     nice: int = 0
+    told: bool = False
     stop_signal: signal.Signals = signal.SIGTERM
     death_signal: signal.Signals = signal.SIGTERM
 
@@ -58,7 +59,7 @@ class Process:
                 *command.argv,
                 env=dict(command.env),
                 cwd=command.cwd,
-                stdin=asyncio.subprocess.DEVNULL,
+                stdin=asyncio.subprocess.PIPE if command.told else asyncio.subprocess.DEVNULL,
                 stdout=target,
                 stderr=asyncio.subprocess.STDOUT,
                 start_new_session=True,
@@ -80,6 +81,11 @@ class Process:
 
     async def wait(self) -> int:
         return await self._child.wait()
+
+    def tell(self, line: str) -> None:
+        """Write a line to its standard input; nothing happens when it has ended."""
+        assert self._child.stdin is not None
+        self._child.stdin.write(f"{line}\n".encode())
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to the leader alone; nothing happens when it has ended."""

@@ -71,6 +71,9 @@ class Service(ABC):
     async def probe(self) -> None:
         """Ask for what clients will ask for. Any exception means that it is not well."""
 
+    async def pulse(self) -> None:  # noqa: B027 - most end when they can't go on, which is noticed without asking
+        """Ask, now and then, whether it still does what it is there for. Raises Unwell when it does not."""
+
     async def settle(self) -> None:  # noqa: B027 - most have nothing left to do
         """What is to be done once it answers."""
 

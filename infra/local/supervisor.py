@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import httpx
 
-from infra.local.console import Console, Lines
+from infra.local.console import Console
 from infra.local.problems import StackError
-from infra.local.process import Command, Process, describe_exit
+from infra.local.process import Process, describe_exit
+from infra.local.program import Program, Spare
 from infra.local.roles import Hook, RoleSpec
 
-# From SIGTERM to SIGKILL: the time a role has to finish what it holds.
-ROLE_GRACE = 10.0
-# For a process's last lines to arrive after its end.
-LAST_LINES = 1.0
 # Between attempts at a role that keeps ending and that the others can do without.
 GIVEN_UP_S = 30.0
 READY_EVERY = 0.1
@@ -56,10 +52,11 @@ class Supervisor:
         self._console = console
         self._restarts = restarts
         self.running: dict[str, Process] = {}
+        self._spares: list[Spare] = []
 
     async def run_hook(self, hook: Hook) -> None:
         """Run one program to its end. Raises StackError when it fails."""
-        code = await self._run(hook.name, hook.argv, {})
+        code = await self._run(hook.name, await Program.start(hook.name, hook.argv, self._environment, self._console))
         if code != 0:
             command = " ".join(hook.argv[1:])
             raise StackError(f"`{command}` failed ({describe_exit(code)}); its lines above say why.")
@@ -77,10 +74,21 @@ class Supervisor:
         """Keep one role running until cancelled. Raises StackError when it keeps ending right after its start."""
         for need in role.needs:
             await ready(need)
+        spare = Spare(lambda: self._start(role, role.spare)) if role.spare else None
+        if spare is not None:
+            self._spares.append(spare)
+        try:
+            await self._keep(role, spare)
+        finally:
+            if spare is not None:
+                await spare.close()
+
+    async def _keep(self, role: RoleSpec, spare: Spare | None) -> None:
         restarts = self._restarts()
+        program: Program | None = None
         while True:
             began = time.monotonic()
-            code = await self._run(role.name, role.argv, role.env, role.nice)
+            code = await self._run(role.name, program or await self._start(role, role.argv))
             wait = restarts.after(time.monotonic() - began)
             if wait is None and role.nice:
                 wait = GIVEN_UP_S
@@ -90,6 +98,11 @@ class Supervisor:
                     f"The role {role.name} ended {restarts.limit} times in a row, at last with {describe_exit(code)}: "
                     "giving up; its lines above say why."
                 )
+            program = spare.take() if spare is not None else None
+            if program is not None:
+                program.process.tell(role.instance)
+                self._console.say(f"{role.name} ended with {describe_exit(code)}; its spare takes its place")
+                continue
             self._console.say(f"{role.name} ended with {describe_exit(code)}; starting it again in {wait:.1f} s")
             await asyncio.sleep(wait)
 
@@ -97,31 +110,21 @@ class Supervisor:
         """SIGKILL to every role and all that belongs to it."""
         for process in self.running.values():
             process.kill()
+        for spare in self._spares:
+            spare.kill()
 
-    async def _run(self, name: str, argv: Sequence[str], env: Mapping[str, str], nice: int = 0) -> int:
-        """Run a program until it ends, or end it when cancelled; its lines go to the console up to the last one."""
-        # A role may be killed at any time, so when this process is killed it simply goes too.
-        command = Command(argv, {**self._environment, **env}, nice=nice, death_signal=signal.SIGKILL)
-        process = await Process.start(command)
-        self.running[name] = process
-        relay = asyncio.create_task(self._relay(name, process))
+    async def _start(self, role: RoleSpec, argv: Sequence[str]) -> Program:
+        environment = {**self._environment, **role.env}
+        told = argv is role.spare
+        return await Program.start(role.name, argv, environment, self._console, nice=role.nice, told=told)
+
+    async def _run(self, name: str, program: Program) -> int:
+        """Wait for a program's end, or end it when cancelled."""
+        self.running[name] = program.process
         try:
-            return await process.wait()
+            return await program.ended()
         finally:
-            await process.stop(ROLE_GRACE)
             self.running.pop(name, None)
-            # Everything that could still write has been killed: what is in the pipe is all there is.
-            await asyncio.wait([relay], timeout=LAST_LINES)
-            relay.cancel()
-
-    async def _relay(self, name: str, process: Process) -> None:
-        assert process.stdout is not None
-        lines = Lines()
-        while data := await process.stdout.read(1 << 16):
-            for line in lines.feed(data):
-                self._console.write(name, line)
-        for line in lines.end():
-            self._console.write(name, line)
 
 
 async def answers(url: str) -> None:

@@ -1,7 +1,7 @@
 """Triton Inference Server, one process an engine, from the Python package nvidia-pytriton.
 
 Triton's own readiness stays true over a model process that died, so it says only that the engine has started; whether
-it lives is for the worker to find out, by asking for a token.
+it lives is found out by asking for a token: here to start it again, in the worker to go elsewhere meanwhile.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from pathlib import Path
 
 from tritonclient.grpc.aio import InferenceServerClient
 
+from inference_workers.engine.client import EngineClient
+from inference_workers.engine.errors import EngineError
 from infra.local.checks import PortUse
 from infra.local.problems import StackError
 from infra.local.process import Command, run
@@ -22,6 +24,8 @@ from infra.local.settings import LOOPBACK, EngineSettings, LocalSettings
 
 # How long requests in flight may hold up the end. Workers have stopped theirs before.
 EXIT_TIMEOUT = 5
+# A token for a single request, however busy the engine is.
+PULSE_LIMIT = 10.0
 
 LAYOUT = """
 import json, sysconfig
@@ -36,7 +40,7 @@ def service_name(engine: str) -> str:
 
 
 class Triton(Service):
-    """An engine of a pool: a tritonserver with the models that belong to it."""
+    """An engine of a pool: a tritonserver with the models that belong to it, the one that streams first."""
 
     def __init__(self, settings: LocalSettings, name: str, engine: EngineSettings) -> None:
         self.name = service_name(name)
@@ -110,6 +114,13 @@ class Triton(Service):
             f"--metrics-port={engine.metrics_port}",
         ]
         return Command(argv, environment)
+
+    async def pulse(self) -> None:
+        try:
+            async with EngineClient(self.endpoint, self.engine.models[0]) as client:
+                await client.probe(timeout_s=PULSE_LIMIT)
+        except EngineError as error:
+            raise Unwell(f"no token comes: {error}") from error
 
     async def probe(self) -> None:
         host, port = self.endpoint.rsplit(":", 1)

@@ -16,12 +16,17 @@ from infra.local.console import Console
 from infra.local.problems import StackError
 from infra.local.process import describe_exit
 from infra.local.roles import Hook, RoleSpec
+from infra.local.service import Service, Unwell
 from infra.local.settings import DEMO_KEY, LocalSettings
 from infra.local.stack import LocalStack
 from infra.local.supervisor import Restarts, Supervisor, answers
 from parley.errors import ParleyError
 from parley.settings import Settings
 from parley.stores.demo import ensure_demo
+
+# A service is asked so often whether it still does its work; one miss may be bad luck.
+PULSE_EVERY = 2.0
+PULSES_MISSED = 2
 
 Announce = Callable[[Console, LocalSettings, Mapping[str, str]], Awaitable[None]]
 
@@ -140,7 +145,11 @@ class Running:
         service, restarts = self.stack.services[name], Restarts()
         while service.process is not None:
             began = time.monotonic()
-            code = await service.process.wait()
+            watching = asyncio.create_task(self._watch(service), name=f"watch {name}")
+            try:
+                code = await service.process.wait()
+            finally:
+                watching.cancel()
             wait = restarts.after(time.monotonic() - began)
             if wait is None:
                 raise StackError(
@@ -149,6 +158,20 @@ class Running:
             self.console.say(f"{service.title} ended with {describe_exit(code)}; starting it again in {wait:.1f} s")
             await asyncio.sleep(wait)
             await self.stack.restart(name)
+
+    async def _watch(self, service: Service) -> None:
+        """End a service that runs on and does nothing: it is started again then."""
+        unwell = 0
+        while unwell < PULSES_MISSED:
+            await asyncio.sleep(PULSE_EVERY)
+            try:
+                await service.pulse()
+                unwell = 0
+            except Unwell as error:
+                unwell += 1
+                reason = str(error)
+        self.console.say(f"{service.title} runs, but {reason}: ending it")
+        service.kill()
 
     def kill(self) -> None:
         if self.supervisor is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import io
 import os
 import signal
@@ -16,11 +17,12 @@ import psutil
 import pytest
 
 from infra.local import roles as catalogue
+from infra.local.aside import settings_aside
 from infra.local.console import LONGEST_LINE, Console, Lines
 from infra.local.problems import StackError
 from infra.local.process import Command, Process, lives
 from infra.local.roles import Hook, RoleSpec
-from infra.local.settings import LocalSettings
+from infra.local.settings import ENGINES, LocalSettings
 from infra.local.supervisor import Restarts, Supervisor
 
 
@@ -194,6 +196,45 @@ class TestRoles:
             await supervisor.run_hook(Hook("migrate", program("raise SystemExit(7)")))
 
 
+class TestSpares:
+    """What waits takes the place of what has ended, with its name."""
+
+    ROLE = "import os, time; print('I am', os.environ['PARLEY_INSTANCE'], flush=True); time.sleep(60)"
+    SPARE = "import time; print('waiting', flush=True); print('I am now', input(), flush=True); time.sleep(60)"
+
+    @pytest.fixture
+    def role(self, monkeypatch: pytest.MonkeyPatch) -> RoleSpec:
+        monkeypatch.setattr("infra.local.program.SPARE_EVERY", 0.05)
+        return RoleSpec("worker", program(self.ROLE), {"PARLEY_INSTANCE": "worker-0"}, spare=program(self.SPARE))
+
+    async def test_a_spare_takes_the_name_of_a_role_that_is_killed_and_the_next_spare_waits(
+        self, supervisor: Supervisor, screen: Screen, role: RoleSpec
+    ) -> None:
+        async with kept(supervisor, role):
+            for times in (1, 2):
+                await until(screen.shows("worker | waiting", times))
+                os.kill(supervisor.running["worker"].pid, signal.SIGKILL)
+                await until(screen.shows("worker | I am now worker-0", times))
+            assert screen.lines.count("worker | I am worker-0") == 1
+            assert "parley | worker ended with signal SIGKILL; its spare takes its place" in screen.lines
+
+    async def test_without_a_spare_that_lives_the_role_is_started_again(
+        self, supervisor: Supervisor, screen: Screen
+    ) -> None:
+        role = RoleSpec("worker", program(self.ROLE), {"PARLEY_INSTANCE": "worker-0"}, spare=program(self.SPARE))
+        async with kept(supervisor, role):
+            await until(screen.shows("worker | I am worker-0"))
+            os.kill(supervisor.running["worker"].pid, signal.SIGKILL)
+            await until(screen.shows("worker | I am worker-0", times=2))
+
+    async def test_a_spare_ends_with_the_rest(self, supervisor: Supervisor, screen: Screen, role: RoleSpec) -> None:
+        code = "import os; print('pid', os.getpid(), flush=True); input()"
+        async with kept(supervisor, dataclasses.replace(role, spare=program(code))):
+            await until(lambda: any(line.startswith("worker | pid") for line in screen.lines))
+        pid = next(int(line.rsplit(" ", 1)[1]) for line in screen.lines if line.startswith("worker | pid"))
+        assert not psutil.pid_exists(pid)
+
+
 class TestProcess:
     async def test_one_that_ignores_the_request_is_killed_after_its_grace(self, tmp_path: Path) -> None:
         log = tmp_path / "log"
@@ -254,6 +295,19 @@ class TestCatalogue:
         assert len(set(names)) == len(names)
         assert {"edge", "moderation", "orchestrator", "usage", "history-messages", "history-sessions"} < set(names)
         assert [name for name in names if name.startswith("worker-")] == ["worker-smol", "worker-synthetic"]
+
+    def test_every_engine_of_a_pool_has_a_worker_and_every_worker_a_spare(self, tmp_path: Path) -> None:
+        settings = settings_aside(tmp_path, twins=("synthetic",))
+        workers = {role.name: role for role in catalogue.roles(settings) if role.name.startswith("worker-")}
+        assert list(workers) == ["worker-smol", "worker-synthetic", "worker-synthetic-1"]
+        assert workers["worker-synthetic"].argv[3:] == ["worker", "--pool", "synthetic"]
+        assert workers["worker-synthetic-1"].argv[3:] == ["worker", "--pool", "synthetic", "--engine", "1"]
+        assert all(role.spare == [*role.argv, "--spare"] for role in workers.values())
+
+    def test_a_role_without_a_port_is_refused_with_a_sentence(self) -> None:
+        engine = ENGINES["synthetic"].model_copy(update={"pool": "synthetic"})
+        with pytest.raises(StackError, match="PARLEY_LOCAL_HEALTH_PORTS has no port for worker-more"):
+            catalogue.roles(LocalSettings(engines={"more": engine}))
 
     def test_every_role_is_a_member_of_its_own_in_its_group(self) -> None:
         instances = [role.env["PARLEY_INSTANCE"] for role in catalogue.roles(LocalSettings())]
