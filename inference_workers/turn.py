@@ -28,7 +28,7 @@ from inference_workers.tools import Tools
 from parley.clock import left_s, now_ms
 from parley.endings import turn_ended
 from parley.errors import ParleyError, failure
-from parley.log.group import Held
+from parley.log.held import Held
 from parley.log.ranges import RouteGone
 from parley.log.taking import take_turn
 from parley.retrying import pause_s
@@ -224,6 +224,7 @@ class Turn:
                 output_tokens=self._tools.tokenizer.count(transcript.text) if transcript.text else 0,
                 generated_tokens=self.course.generated,
             ),
+            dropped_turns=self.request.dropped_turns,
             ended_at=now_ms(),
         )
 

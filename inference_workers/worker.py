@@ -17,7 +17,7 @@ from parley.errors import ParleyError
 from parley.health import Health
 from parley.log.dlq import dead_letter
 from parley.log.follower import Follower
-from parley.log.group import Held
+from parley.log.held import Held
 from parley.log.partitions import partition_of
 from parley.log.ranges import Record
 from parley.retrying import until_done

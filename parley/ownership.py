@@ -28,6 +28,8 @@ class Claim:
     """Offsets above the committed one whose turns have ended."""
     position: int | None = field(default=None, compare=False)
     """Offset of the next record to take, for those who watch: nothing is decided by it."""
+    floor: int = 0
+    """Where a successor must begin, at the latest, to read the log that its role's state is folded from."""
 
     def encode(self, committed: int) -> str:
         """The metadata to commit beside the offset `committed`.
@@ -44,6 +46,8 @@ class Claim:
         fields = {"holder": self.holder, "takeover": self.takeover, "ended": b64encode(bits).decode()}
         if self.position is not None:
             fields["position"] = self.position
+        if self.floor:
+            fields["floor"] = self.floor
         text = orjson.dumps(fields)
         if len(text) > METADATA_LIMIT:
             raise ValueError(f"a claim of {len(text)} bytes: more than {METADATA_LIMIT}")
@@ -60,7 +64,11 @@ class Claim:
             )
             position = fields.get("position")
             return cls(
-                str(fields["holder"]), int(fields["takeover"]), ended, None if position is None else int(position)
+                str(fields["holder"]),
+                int(fields["takeover"]),
+                ended,
+                None if position is None else int(position),
+                int(fields.get("floor", 0)),
             )
         except (ValueError, KeyError, TypeError):
             return cls()
@@ -116,8 +124,8 @@ class Progress:
         """Offsets between the prefix and the next record to take."""
         return self.position - self.prefix
 
-    def claim(self, holder: str, takeover: int) -> tuple[int, Claim]:
+    def claim(self, holder: str, takeover: int, floor: int = 0) -> tuple[int, Claim]:
         """What to commit now: the offset, and the claim beside it."""
         prefix = self.prefix
         self._ended = {offset for offset in self._ended if offset >= prefix}
-        return prefix, Claim(holder, takeover, frozenset(self._ended), self.position)
+        return prefix, Claim(holder, takeover, frozenset(self._ended), self.position, floor)

@@ -4,6 +4,8 @@ Pure and synchronous. Rules (protocol.md, section 2), in log order:
 
 - a TurnStarted or TurnEnded with a lower dispatch than the greatest TurnStarted of its response is void;
 - a TurnStarted after a valid end is void: an ended turn stays ended;
+- so is the first TurnStarted of a response with a number that another one has: a predecessor's, sent before it was
+  stopped, may land between, and its successor has given the number to another prompt;
 - of several valid ends the one with the greatest epoch is the turn's;
 - what another user says about the session is void.
 
@@ -27,6 +29,7 @@ class Void(Enum):
 
     LOWER_DISPATCH = "dispatch lower than the standing one"
     ENDED = "the turn had ended"
+    NUMBER_TAKEN = "another turn has its number"
     OTHER_USER = "not the session's user"
 
 
@@ -52,6 +55,8 @@ class Turn:
     key_hash: str | None = None
     body_hash: str | None = None
     accepted_at: Millis = 0
+    forgotten: bool = False
+    """What was said in it was not to be stored, and is not known any more."""
 
     @property
     def answer(self) -> str:
@@ -142,6 +147,8 @@ class Session:
     def _started(self, event: TurnStarted) -> Void | None:
         turn = self.turns.get(event.response)
         if turn is None:
+            if any(other.number == event.turn for other in self.turns.values()):
+                return Void.NUMBER_TAKEN
             turn = self.turns[event.response] = Turn(event.response, event.turn, event.parent)
         elif turn.status is not None:
             return Void.ENDED

@@ -6,20 +6,18 @@ All session-keyed topics have the same number of partitions, so the side inputs 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 
 from aiokafka import TopicPartition
 
+from parley.log.dlq import unreadable
 from parley.log.follower import Follower
 from parley.log.ranges import Record
 from parley.settings import ProtocolSettings
 from parley.topics import CONTROL, VERDICTS
 from schemas.prompts import Cancel, Verdict
 from schemas.wire import BadRecord, decoder
-
-log = logging.getLogger(__name__)
 
 _verdict = decoder(Verdict)
 _cancel = decoder(Cancel)
@@ -111,7 +109,7 @@ class SideInputs:
         try:
             verdict = _verdict(record.value)
         except BadRecord as error:
-            log.warning("no verdict at %s-%d offset %d: %s", record.topic, record.partition, record.offset, error)
+            unreadable(record, error)
             return
         if verdict.stage != "input" or verdict.response in self._verdicts:
             return  # the first one counts
@@ -126,7 +124,7 @@ class SideInputs:
         try:
             cancel = _cancel(record.value)
         except BadRecord as error:
-            log.warning("no cancel at %s-%d offset %d: %s", record.topic, record.partition, record.offset, error)
+            unreadable(record, error)
             return
         self._cancels.setdefault(cancel.response, record.timestamp)
         if (call := self._on_cancel.get(cancel.response)) is not None:

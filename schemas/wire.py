@@ -116,18 +116,30 @@ def header(pairs: Iterable[tuple[str, bytes]], name: str) -> str | None:
     return None
 
 
-def turn_of(pairs: Iterable[tuple[str, bytes]]) -> tuple[str, Route, tuple[int, int]] | None:
-    """(response, route, dispatch) of a request's headers: what it takes to end its turn when the body is unreadable."""
+def route_of(pairs: Iterable[tuple[str, bytes]]) -> tuple[str, Route] | None:
+    """(response, route) of the headers of a record that belongs to a turn."""
     pairs = list(pairs)
-    response, route, dispatch = (header(pairs, name) for name in ("response", "route", "dispatch"))
+    response, route = header(pairs, "response"), header(pairs, "route")
     try:
         topic, partition, start = orjson.loads(route or "")
-        takeover, count = (int(number) for number in (dispatch or "").split("."))
         where = Route(topic=topic, partition=partition, start=start)
     except (ValueError, TypeError):
         return None
-    return (response, where, (takeover, count)) if response else None
+    return (response, where) if response else None
 
 
+def turn_of(pairs: Iterable[tuple[str, bytes]]) -> tuple[str, Route, tuple[int, int]] | None:
+    """(response, route, dispatch) of a request's headers: what it takes to end its turn when the body is unreadable."""
+    pairs = list(pairs)
+    place = route_of(pairs)
+    try:
+        takeover, count = (int(number) for number in (header(pairs, "dispatch") or "").split("."))
+    except ValueError:
+        return None
+    return (*place, (takeover, count)) if place else None
+
+
+STARTED_HEADER = "started"
+"""Of a request: the offset of its TurnStarted in chat.turns, which says all that the end of the turn has to say."""
 REPLAY_HEADER = "x-replay-id"
 """Stamped on everything that a replay writes; live roles refuse records that carry it."""

@@ -48,16 +48,14 @@ class Moderation:
         if header(record.headers, REPLAY_HEADER) is not None or age_s > self._settings.protocol.max_turn_age_s:
             held.end(record.offset)  # nobody waits for its verdict
             return
-        held.spawn(self._judge(held, record), f"verdict-{record.offset}")
+        held.spawn(self._judge(held, record.offset, _prompt(record.value)), f"verdict-{record.offset}")
 
-    async def _judge(self, held: Held, record: Record) -> None:
-        try:
-            prompt = _prompt(record.value)
-        except BadRecord as error:
-            # The orchestrator, whose the prompt is, gives it to the dead-letter queue.
-            log.warning("no prompt at offset %d: %s", record.offset, error)
-            held.end(record.offset)
-            return
+    async def give_up(self, held: Held, record: Record, error: BadRecord) -> None:
+        """The orchestrator, whose the prompt is, ends its turn and gives it to the dead-letter queue."""
+        log.warning("no prompt at offset %d: %s", record.offset, error)
+        held.end(record.offset)
+
+    async def _judge(self, held: Held, offset: int, prompt: PromptAccepted) -> None:
         texts = prompt.input_texts()
         if sum(map(len, texts)) <= INLINE_CHARACTERS:
             scores = self._classifier.score_parts(texts)
@@ -76,7 +74,7 @@ class Moderation:
             at=now_ms(),
         )
         await until_done(lambda: self._write(held, verdict))
-        held.end(record.offset)
+        held.end(offset)
 
     async def _write(self, held: Held, verdict: Verdict) -> None:
         about = headers(verdict.type, response=verdict.response, session=verdict.session.hex)

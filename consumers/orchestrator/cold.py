@@ -1,54 +1,133 @@
-"""A session that the log no longer holds, read from the message store."""
+"""A session whose past the fold doesn't have: its turns are read from the message store.
+
+Below the watermark (the committed offset of `history-messages`) everything is in the store, above it everything is in
+the log and was folded. So the two together are the whole session; where both know a turn, the log's word stands, except
+that an end which only the store has is one that the fold began too late to see.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from itertools import count
+from typing import TYPE_CHECKING
+
+from parley.clock import now_ms
 from parley.errors import ParleyError
+from parley.retrying import pause_s
 from parley.session import Session, Turn
 from parley.stores.lazy import LazyMessageStore
+from parley.stores.stored import StoredTurn
+
+if TYPE_CHECKING:
+    from consumers.orchestrator.shard import Shard
+
+log = logging.getLogger(__name__)
 
 PAGE = 200
+TURN_SIZE = 1_000
+"""Bytes that a turn takes beside its text."""
+
+
+class Past:
+    """What came in a session before the events that were folded."""
+
+    def __init__(self, shard: Shard, session: Session) -> None:
+        self.known = False
+        """The session's turns are all here: the fold has seen it begin, or its past was read from the store."""
+        self.size = 0
+        """Bytes of the turns that came from the store."""
+        self._shard = shard
+        self._session = session
+        self._learning = asyncio.Lock()
+        self._came: dict[str, int] = {}
+        """When the past was first asked for on behalf of a prompt, in ms: its start deadline runs from then."""
+
+    async def learn(self) -> None:
+        """Know the past: that of a session which the fold has not seen begin is read from the store, once.
+
+        Raises:
+            ParleyError: store_unavailable, store_inconsistent: the turn waits; it never runs with a shorter memory.
+        """
+        async with self._learning:
+            if not self.known:
+                await self._shard.catch_up()  # it may begin just now
+            if self.known:
+                return
+            await load_turns(self._shard.tools.store, self._session)
+            self.known = True
+            for turn in self._session.turns.values():
+                if turn.started is None:
+                    self.size += TURN_SIZE + sum(len(item.text) for item in (*turn.items, *turn.output))
+                if turn.status is not None:
+                    self._shard.open_turns.close(turn.response)
+
+    async def learn_for(self, response: str) -> None:
+        """`learn` for a prompt, tried until its start deadline.
+
+        Raises:
+            ParleyError: as there, of the last attempt.
+        """
+        if self.known:
+            return
+        came = self._came.setdefault(response, now_ms())
+        deadline = came + int(self._shard.tools.settings.protocol.start_deadline_s * 1000)
+        for attempt in count():
+            try:
+                async with asyncio.timeout((deadline - now_ms()) / 1000):
+                    await self.learn()
+                return
+            except TimeoutError:
+                raise ParleyError("store_unavailable", "the message store does not answer in time") from None
+            except ParleyError as error:
+                log.warning("session %s waits for its past: %s", self._session.id, error)
+                pause = pause_s(attempt)
+                if now_ms() + pause * 1000 >= deadline:
+                    raise
+                await asyncio.sleep(pause)
+
+    def done(self, response: str) -> None:
+        """The prompt needs nothing more."""
+        self._came.pop(response, None)
 
 
 async def load_turns(store: LazyMessageStore, session: Session) -> None:
-    """Add the turns that the store has and the fold lacks.
+    """Add what the store has and the fold lacks.
 
     Raises:
-        ParleyError: store_unavailable; store_inconsistent: a number below the last is missing.
+        ParleyError: store_unavailable; store_inconsistent: a number up to the last is missing.
     """
     messages = await store.get()
     header = await messages.header(session.id)
-    if header is None:
+    if header is not None:
+        session.user = session.user or header.user
+        if header.deleted:
+            session.deleted_by.add(header.user)
+    if session.deleted:
         return
-    session.user = session.user or header.user
-    if header.deleted:
-        session.deleted_by.add(header.user)
     after = 0
-    while after < header.last_turn and not session.deleted:
+    while header is not None and after < header.last_turn:
         page = await messages.turns(session.id, after=after, limit=PAGE)
         for stored in page:
             after = stored.turn
-            known = session.turns.get(stored.response)
-            if known is None:
-                session.turns[stored.response] = Turn(
-                    response=stored.response,
-                    number=stored.turn,
-                    parent=stored.parent,
-                    items=stored.items,
-                    dispatched=True,
-                    status=stored.status,
-                    output=stored.output,
-                    epoch=stored.epoch,
-                    retryable=stored.failure is not None and stored.failure.retryable,
-                    key_hash=stored.key_hash,
-                    body_hash=stored.body_hash,
-                )
-            elif known.started is None:  # the log has kept its end only: what the user said is in the store
-                known.items, known.key_hash, known.body_hash = stored.items, stored.key_hash, stored.body_hash
+            _add(session, stored)
         if len(page) < PAGE:
             break
-    if session.deleted:
-        return
     numbers = {turn.number for turn in session.turns.values()}
-    missing = [number for number in range(1, header.last_turn) if number not in numbers]
-    if missing:
-        raise ParleyError("store_inconsistent", f"turn {missing[0]} of the session is not in the store yet")
+    last = max(session.last_number, header.last_turn if header else 0)
+    missing = next((number for number in range(1, last + 1) if number not in numbers), None)
+    if missing is not None:
+        raise ParleyError("store_inconsistent", f"turn {missing} of the session is not in the store yet")
+
+
+def _add(session: Session, stored: StoredTurn) -> None:
+    turn = session.turns.get(stored.response)
+    if turn is None:
+        turn = session.turns[stored.response] = Turn(stored.response, stored.turn, stored.parent, dispatched=True)
+    if turn.started is None:  # at most its end is in the log that was folded: what the user said is in the store
+        turn.items, turn.accepted_at = stored.items, stored.accepted_at
+        turn.key_hash, turn.body_hash = stored.key_hash, stored.body_hash
+        turn.forgotten = not stored.kept
+    if turn.status is None and stored.status is not None:
+        turn.status, turn.output, turn.epoch = stored.status, stored.output, stored.epoch
+        turn.retryable = stored.failure is not None and stored.failure.retryable

@@ -14,18 +14,18 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Literal
 
-from consumers.orchestrator.cold import load_turns
+from consumers.orchestrator.cold import Past
 from consumers.orchestrator.ending import end_on_route, end_turn
 from consumers.orchestrator.planning import parent_of, plan, request, started
 from parley.clock import now_ms
 from parley.errors import ParleyError, failure
 from parley.retrying import pause_s, until_done
-from parley.session import Session, Turn
+from parley.session import Session, Turn, Void
 from parley.topics import TURNS
 from schemas.base import Failure
 from schemas.prompts import PromptAccepted
 from schemas.routes import Opened
-from schemas.turns import SessionChanged, SessionDeleted, TurnStarted
+from schemas.turns import SessionDeleted, TurnStarted
 from schemas.wire import TurnsEvent
 
 if TYPE_CHECKING:
@@ -59,45 +59,80 @@ class Conversation:
     def __init__(self, shard: Shard, session: Session) -> None:
         self.shard = shard
         self.session = session
+        self.past = Past(shard, session)
+        self.newest = -1
+        """Offset of the newest event of the session in the state log, as far as this holder has folded it."""
+        self.size = 0
+        """Bytes of the events that were folded."""
+        self._arriving: deque[Prompt] = deque()
+        """Prompts that can't be judged before the session's past is known, and those behind them."""
         self._waiting: deque[Prompt] = deque()
         self._prompts: dict[str, Prompt] = {}
         """Prompts that are not done with, by response."""
         self._opened: dict[str, asyncio.Task[None]] = {}
         self._aside: set[str] = set()
         """Turns that are being ended beside the running one: busy, cancelled while waiting, deleted, refused."""
-        self._came: dict[str, int] = {}
-        """When the turn of a prompt came whose session could not be read, in ms: its start deadline runs from then."""
         self._numbering = asyncio.Lock()
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._known = False
-        """The session's turns are all here: it began in the log, or was read from the store."""
 
     # -- what comes in ------------------------------------------------------------------------------------------------
 
-    def apply(self, event: TurnsEvent) -> None:
-        """An event of the state log."""
-        began = (isinstance(event, TurnStarted) and event.turn == 1) or (
-            isinstance(event, SessionChanged) and event.opened
-        )
-        self._known = self._known or began
-        self.session.apply(event)
+    def apply(self, event: TurnsEvent, offset: int, size: int) -> Void | None:
+        """An event of the state log, with its place and its size in bytes. None: it counts; else why it is void."""
+        self.newest = offset
+        self.size += size
+        self.past.known = self.past.known or self.shard.begins(event)
+        void = self.session.apply(event)
         self._changed.set()
         if self.session.deleted and isinstance(event, SessionDeleted):
             while self._waiting:
                 self._end_aside(self._waiting[0], "failed", failure("not_found", "the conversation was deleted"))
         if self.shard.live:
             self.proceed()
+        return void
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is going on: what is known of the session may be forgotten."""
+        busy = self._arriving or self._prompts or self._opened or self._aside or self.session.open_turns()
+        return not busy and (self._task is None or self._task.done())
 
     def accept(self, prompt: Prompt) -> None:
-        """A prompt of this session."""
+        """A prompt of this session. A key can only be judged by who knows the session's past."""
+        event = prompt.event
+        # The session of a key is the same for all who send that key: only without one it is surely new. All that
+        # has happened since a prompt came was folded, so a session that it began is known.
+        self.past.known = self.past.known or (event.new_session and event.key_hash is None)
+        if self._arriving:
+            self._arriving.append(prompt)
+        elif event.key_hash is None or self.past.known or prompt.response in self.session.turns:
+            self._admit(prompt)
+        else:
+            self._arriving.append(prompt)
+            self.shard.held.spawn(self._arrive(), f"arrivals-{self.session.id}")
+
+    async def _arrive(self) -> None:
+        """In the order of the log, as soon as the past is known, or at the start deadline without it."""
+        while self._arriving:
+            unknown: ParleyError | None = None
+            if self._arriving[0].event.key_hash is not None:
+                try:
+                    await self.past.learn_for(self._arriving[0].response)
+                except ParleyError as error:
+                    unknown = error
+            self._admit(self._arriving[0], unknown)
+            self._arriving.popleft()
+        self.proceed()
+
+    def _admit(self, prompt: Prompt, unknown: ParleyError | None = None) -> None:
         event = prompt.event
         turn = self.session.turns.get(prompt.response)
         late = now_ms() - prompt.appended > self.shard.tools.settings.protocol.max_turn_age_s * 1000
         if late and turn is not None and turn.status is not None:
             self.shard.held.end(prompt.offset)  # the past is read again: nobody reads its route any more
             return
-        duplicate, conflict = self._duplicate(event)
+        duplicate, conflict = self._duplicate(prompt)
         if not late:
             waiting = turn is None and (bool(self._waiting) or self._serial() is not None) and duplicate is None
             opened = Opened(
@@ -111,11 +146,14 @@ class Conversation:
             )
             self._opened[prompt.response] = self.shard.held.spawn(self._open(event, opened), "opened")
         if duplicate is not None:
+            self.past.done(prompt.response)
             self.shard.held.spawn(self._let_go(prompt), "duplicate")
             return
         self._prompts[prompt.response] = prompt
         if turn is not None:
             self._settle(prompt.response)  # an earlier holder began it
+        elif unknown is not None:
+            self._end_aside(prompt, "failed", unknown.failure())
         elif len(self._waiting) >= self.shard.tools.settings.protocol.waiting_turns:
             busy = failure(
                 "conversation_busy", "too many turns wait in this conversation: try again when one has ended"
@@ -133,14 +171,16 @@ class Conversation:
         elif self._waiting or self._serial() is not None:
             self._task = self.shard.held.spawn(self._run(), f"session-{self.session.id}")
 
-    def _duplicate(self, event: PromptAccepted) -> tuple[str | None, bool]:
+    def _duplicate(self, prompt: Prompt) -> tuple[str | None, bool]:
         """(the response that an idempotency key already stands for, whether the body differs)."""
+        event = prompt.event
         if event.key_hash is None:
             return None, False
+        since = prompt.appended - int(self.shard.tools.settings.protocol.key_life_s * 1000)
         for other in self._prompts.values():
-            if other.event.key_hash == event.key_hash and other.response != event.response:
+            if other.event.key_hash == event.key_hash and other.response != event.response and other.appended >= since:
                 return other.response, other.event.body_hash != event.body_hash
-        turn = self.session.keyed(event.key_hash)
+        turn = self.session.keyed(event.key_hash, since)
         if turn is None or turn.response == event.response:
             return None, False
         return turn.response, turn.body_hash != event.body_hash
@@ -189,14 +229,12 @@ class Conversation:
     async def _begin(self, prompt: Prompt) -> None:
         """A prompt's turn has come."""
         try:
-            await self._ensure_known(prompt.event)
+            await self.past.learn_for(prompt.response)
         except ParleyError as error:
-            since = self._came.setdefault(prompt.response, now_ms())
-            if now_ms() - since < self.shard.tools.settings.protocol.start_deadline_s * 1000:
-                raise
-            self._end_aside(prompt, "failed", error.failure())
+            if prompt in self._waiting:
+                self._end_aside(prompt, "failed", error.failure())
             return
-        if prompt.response in self.session.turns:
+        if prompt not in self._waiting or prompt.response in self.session.turns:
             return
         try:
             decision = self._decide(prompt)
@@ -238,19 +276,36 @@ class Conversation:
         elif now_ms() > decision.deadline + self.shard.tools.settings.protocol.max_turn_age_s * 1000:
             await end_turn(self, decision, "failed", failure("expired", "the answer did not come in time"))
         elif self.shard.requested.get(turn.response) != decision.dispatch:
-            await self._hand_over(decision, turn)
+            await self._resume(decision, turn)
         else:
             if self.session.deleted and not self.shard.side.cancelled(turn.response):
                 await self.shard.tools.cancel(decision, self.shard.held.partition)
             await self._until_changed(turn)
         self._settle(turn.response)
 
+    async def _resume(self, decision: TurnStarted, turn: Turn) -> None:
+        """Hand a turn over, if it is open indeed: the fold may have begun after its end.
+
+        While the store is away only those who had the request can go on. A prompt that is not done with may have had
+        none: it ends at its deadline.
+        """
+        try:
+            await self.past.learn()
+        except ParleyError as error:
+            if turn.response not in self._prompts or now_ms() < decision.deadline:
+                raise
+            await end_turn(self, decision, "failed", error.failure())
+            return
+        if turn.status is None and turn.started is decision:
+            await self._hand_over(decision, turn)
+
     async def _hand_over(self, decision: TurnStarted, turn: Turn) -> None:
         verdict = self.shard.side.verdict(turn.response)
         try:
             await self._opened_written(turn.response)  # a writer that finds the route knows whether the turn waited
             message = request(self.shard.tools.settings, self.session, decision, verdict, now_ms())
-            await self.shard.tools.dispatch(message, self.shard.held.partition)
+            place = self.shard.open_turns.place(turn.response)
+            await self.shard.tools.dispatch(message, self.shard.held.partition, place)
         except ParleyError as error:
             if error.kind.retryable:
                 raise
@@ -270,17 +325,6 @@ class Conversation:
             except TimeoutError:
                 return
 
-    async def _ensure_known(self, event: PromptAccepted) -> None:
-        """A session that the log no longer holds is read from the store, once.
-
-        Raises:
-            ParleyError: store_unavailable, store_inconsistent: the turn waits; it never runs with a shorter memory.
-        """
-        if not self._known:
-            if not event.new_session:
-                await load_turns(self.shard.tools.store, self.session)
-            self._known = True
-
     # -- turns that end beside the running one --------------------------------------------------------------------
 
     def _cancel_waiting(self, prompt: Prompt) -> None:
@@ -291,7 +335,6 @@ class Conversation:
         if prompt in self._waiting:
             self._waiting.remove(prompt)
         self.shard.side.off_cancel(prompt.response)
-        self._came.pop(prompt.response, None)
         self._aside.add(prompt.response)
         self.shard.held.spawn(self._finish_aside(prompt, kind, why), f"aside-{kind}")
 
@@ -305,7 +348,7 @@ class Conversation:
             try:
                 if kind != "expired":
                     await self._opened_written(prompt.response)
-                if not await self._has_a_place(prompt.event):
+                if not await self._has_a_place(prompt):
                     await self._end_without_place(prompt, kind, why)
                     break
                 about = (turn.started if turn else None) or self._undispatched(prompt.event)
@@ -316,21 +359,20 @@ class Conversation:
         self._settle(prompt.response)
         self.proceed()
 
-    async def _has_a_place(self, event: PromptAccepted) -> bool:
+    async def _has_a_place(self, prompt: Prompt) -> bool:
         """The session's log can hold the turn: it is its user's, and the turns before it are known."""
         try:
-            await self._ensure_known(event)
+            await self.past.learn_for(prompt.response)
         except ParleyError:
             return False
-        return self.session.user in (None, event.user)
+        return self.session.user in (None, prompt.event.user)
 
     async def _end_without_place(self, prompt: Prompt, kind: EndKind, why: Failure | None) -> None:
         if kind != "expired":
             event, ends = prompt.event, "failed" if kind == "refused" else kind
             why = why or failure("store_unavailable", "the conversation can't be read: try again")
-            await end_on_route(self, event.response, event.route, event.model, ends, why)
-        del self._prompts[prompt.response]
-        self.shard.held.end(prompt.offset)
+            await end_on_route(self.shard, event.response, event.route, event.model, ends, why)
+        self._done(prompt.response)
 
     def _undispatched(self, event: PromptAccepted) -> TurnStarted:
         protocol = self.shard.tools.settings.protocol
@@ -369,4 +411,8 @@ class Conversation:
             return
         handed_over = turn.started is not None and self.shard.requested.get(response) == turn.started.dispatch
         if turn.status is not None or handed_over:
-            self.shard.held.end(self._prompts.pop(response).offset)
+            self._done(response)
+
+    def _done(self, response: str) -> None:
+        self.past.done(response)
+        self.shard.held.end(self._prompts.pop(response).offset)

@@ -18,6 +18,7 @@ from schemas.turns import TurnStarted
 
 if TYPE_CHECKING:
     from consumers.orchestrator.conversation import Conversation
+    from consumers.orchestrator.shard import Shard
 
 
 async def end_turn(
@@ -49,7 +50,11 @@ async def end_turn(
         try:
             transcript = await take_turn(tools.producer, tools.ranges, started.response, started.route, fence)
         except RouteGone:
-            # Retention outlasts every reader: nobody can see what was there, or what is written now.
+            # Retention outlasts every reader: nobody can see what was there, or what is written now. Was there an
+            # end that this fold began too late to see, the store has it.
+            await conversation.past.learn()
+            if turn.status is not None:
+                return
             transcript = Transcript(fence=fence)
         if transcript is None:
             return
@@ -70,7 +75,6 @@ async def end_turn(
             started,
             transcript,
             started.dispatch,
-            at=now_ms(),
             timings=Timings(accepted=started.accepted_at, ended=now_ms()),
         )
     offset = await tools.log_turn(ended, held.partition)
@@ -78,7 +82,7 @@ async def end_turn(
 
 
 async def end_on_route(
-    conversation: Conversation, response: str, route: Route, model: str, kind: TerminalKind, failure: Failure
+    shard: Shard, response: str, route: Route, model: str, kind: TerminalKind, failure: Failure
 ) -> None:
     """End a turn that can have no place in the session's log: on its route alone.
 
@@ -88,9 +92,11 @@ async def end_on_route(
     Raises:
         ParleyError: log_unavailable.
     """
-    shard = conversation.shard
     fence = Fence(epoch=epoch_of(shard.raised(), shard.held.takeover, 1), writer=secrets.token_hex(4))
-    transcript = await take_turn(shard.tools.producer, shard.tools.ranges, response, route, fence)
+    try:
+        transcript = await take_turn(shard.tools.producer, shard.tools.ranges, response, route, fence)
+    except RouteGone:
+        return  # nobody reads it any more
     if transcript is not None and transcript.terminal is None:
         terminal = Terminal(
             writer=fence.writer, seq=transcript.seq, kind=kind, failure=failure, model=model, ended_at=now_ms()

@@ -21,6 +21,8 @@ def plan(settings: Settings, session: Session, event: PromptAccepted, dispatch: 
         ParleyError: it can't be run: unknown parent or model, too long.
     """
     parent = parent_of(session, event)
+    if event.parent is not None and event.parent in session.turns and session.turns[event.parent].forgotten:
+        raise ParleyError("previous_response_not_found", "the response to follow was not to be stored")
     pool = settings.topics.route_pool(event.model, event.tier)
     if pool is None:
         raise ParleyError("model_not_found", f"no pool serves {event.model}", param="model")

@@ -9,6 +9,7 @@ from parley.log.follower import Follower
 from parley.log.partitions import session_key
 from parley.log.producer import Producer
 from parley.log.ranges import RangeReader
+from parley.log.watermark import Watermark
 from parley.safety.policy import Policy
 from parley.settings import Settings
 from parley.stores.lazy import LazyMessageStore
@@ -17,7 +18,7 @@ from schemas.base import Route
 from schemas.prompts import Cancel, InferenceRequest
 from schemas.routes import Opened, Terminal, encode_route_record
 from schemas.turns import TurnEnded, TurnStarted
-from schemas.wire import encode, headers
+from schemas.wire import STARTED_HEADER, encode, headers
 
 
 @dataclass(slots=True)
@@ -29,6 +30,7 @@ class Tools:
     follower: Follower
     ranges: RangeReader
     store: LazyMessageStore
+    watermark: Watermark
     policy: Policy
 
     async def log_turn(self, event: TurnStarted | TurnEnded, partition: int) -> int:
@@ -66,8 +68,8 @@ class Tools:
         key = session_key(event.session.hex)
         await self.producer.send(CONTROL, encode(event), key=key, partition=partition, headers=about)
 
-    async def dispatch(self, request: InferenceRequest, partition: int) -> None:
-        """Hand a turn to its pool.
+    async def dispatch(self, request: InferenceRequest, partition: int, place: int | None) -> None:
+        """Hand a turn to its pool. `place`: where its TurnStarted stands, for who can't read the request.
 
         Raises:
             ParleyError: log_unavailable: it may land later; request_too_large.
@@ -84,5 +86,6 @@ class Tools:
                 route=request.route,
                 deadline=request.deadline,
                 dispatch=request.dispatch,
+                more=() if place is None else ((STARTED_HEADER, b"%d" % place),),
             ),
         )

@@ -5,12 +5,30 @@ Whoever gives up on a record that belongs to a turn has ended the turn first (pr
 
 from __future__ import annotations
 
+import logging
+
 from aiokafka.structs import ConsumerRecord
+from prometheus_client import Counter
 
 from parley.log.producer import Producer
 from parley.topics import DLQ
 
+log = logging.getLogger(__name__)
+
 PREFIX = "x-dlq-"
+UNREADABLE = Counter(
+    "parley_unreadable_records_total",
+    "Records that could not be read and were passed over by a reader whose business they are not to keep.",
+    ("topic",),
+)
+
+
+def unreadable(record: ConsumerRecord[bytes | None, bytes | None], error: BaseException) -> None:
+    """Say and count that a record is passed over: a verdict, a cancel, an event of a log that is only folded."""
+    log.warning("%s-%d offset %d can't be read: %s", record.topic, record.partition, record.offset, error)
+    # Session topics are as many as conversations.
+    topic = "session topics" if record.topic.startswith("chat.tokens.s.") else record.topic
+    UNREADABLE.labels(topic).inc()
 
 
 async def dead_letter(

@@ -12,21 +12,24 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Coroutine, Iterable
-from typing import Any, Protocol
+from collections.abc import Iterable
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from aiokafka.errors import IllegalGenerationError, KafkaError, RebalanceInProgressError, UnknownMemberIdError
 from aiokafka.structs import OffsetAndMetadata
+from prometheus_client import Gauge
 
-from parley.clock import now_ms
 from parley.errors import ParleyError
 from parley.health import Health
+from parley.log.held import Held, Role
 from parley.log.members import member_options
-from parley.log.ranges import RangeReader, Record, RouteGone
+from parley.log.ranges import Record
 from parley.ownership import Claim, Progress
 from parley.settings import Settings
+from schemas.wire import BadRecord
+
+__all__ = ["Group", "Held", "MemberLost", "Role"]
 
 log = logging.getLogger(__name__)
 
@@ -35,106 +38,13 @@ REFUSED = (IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdErro
 POLL_MS = 200
 """How long one poll waits for records: bounds how fast the loop notices that it shall end."""
 
+STILL = Gauge(
+    "parley_partitions_still", "Partitions that stand still: too many of their records can't be used.", ("group",)
+)
+
 
 class MemberLost(Exception):
     """A static member has lost its id: another process has its place, or its session ran out. It must exit."""
-
-
-class Role(Protocol):
-    """What is done with the records of held partitions."""
-
-    async def take(self, taken: list[Held]) -> None:
-        """Partitions were taken anew: get ready, before their first records.
-
-        Raises:
-            ParleyError: it is tried again.
-        """
-
-    def record(self, held: Held, record: Record) -> None:
-        """A record, in order, once for each holding. Must not block; ends with `held.end(record.offset)`, some time."""
-
-    def drop(self, held: Held) -> None:
-        """The partition is no longer held; its tasks have been cancelled."""
-
-
-class Held:
-    """A partition under one takeover of this process."""
-
-    def __init__(self, group: Group, where: TopicPartition, takeover: int, progress: Progress) -> None:
-        self.where = where
-        self.takeover = takeover
-        self.progress = progress
-        self.lost = False
-        """Another process may have the partition: nothing may be done for it any more."""
-        self.ready = False
-        """The role has made itself ready for the partition."""
-        self.gate = False
-        """Open: records are taken and commits are sent."""
-        self.opened = 0
-        """Counts the openings of the gate."""
-        self.paused = False
-        self.committed_version = -1
-        self.proofs: list[asyncio.Future[None]] = []
-        self._group = group
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    @property
-    def partition(self) -> int:
-        """The partition's number: that of every session-keyed topic."""
-        return int(self.where.partition)
-
-    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Run something for as long as the partition is held."""
-        task = asyncio.create_task(work, name=name)
-        if self.lost:
-            task.cancel()
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
-        return task
-
-    def end(self, offset: int) -> None:
-        """A record needs nothing more: its offset may be committed."""
-        self.progress.end(offset)
-        self._group.commit_soon()
-
-    async def prove(self, *, urgent: bool = False) -> None:
-        """Returns once it is certain that this process held the partition at a moment after the call.
-
-        It waits through rebalances for as long as it takes; when the partition is lost the caller is cancelled. Turns
-        that end within a tick share one commit; `urgent` does not wait for the tick.
-        """
-        proof = asyncio.get_running_loop().create_future()
-        self.proofs.append(proof)
-        self._group.commit_soon(urgent=urgent, proof=True)
-        await proof
-
-    def cancel(self) -> None:
-        """End everything that runs for this holding, and whatever is started later."""
-        self.lost = True
-        for task in self._tasks:
-            task.cancel()
-        for proof in self.proofs:
-            proof.cancel()
-
-    async def oldest_ms(self, ranges: RangeReader, end: int) -> int:
-        """When the oldest record that is still to be done was appended; now, if none is before `end`.
-
-        Raises:
-            ParleyError: log_unavailable.
-        """
-        now, prefix = now_ms(), self.progress.prefix
-        if prefix >= end:
-            return now
-        try:
-            records = await ranges.read(self.where.topic, self.partition, prefix, prefix)
-        except RouteGone:
-            return 0  # retention has passed by the committed offset: what is left may be as old as it likes
-        return int(records[0].timestamp) if records else 0
-
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._group.fail(error)
 
 
 class Group(ConsumerRebalanceListener):  # type: ignore[misc]
@@ -235,10 +145,13 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]
                     self._consumer.seek(where, held.progress.position)
                     continue
                 for record in records:
-                    if held.progress.span >= window:
+                    if held.still or held.progress.span >= window:
                         break
                     if held.progress.take(record.offset):
-                        self._role.record(held, record)
+                        self._hand_over(held, record)
+                if held.still:
+                    self._consumer.pause(where)  # again after a reassignment, which forgets it
+                    continue
                 if held.progress.span >= window and not held.paused:
                     held.paused = True
                     self._consumer.pause(where)
@@ -246,9 +159,34 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]
                     log.warning("%s-%d waits: %d records are open", where.topic, where.partition, held.progress.open)
             self._resume(window // 2)
 
+    def _hand_over(self, held: Held, record: Record) -> None:
+        try:
+            self._role.record(held, record)
+        except BadRecord as error:
+            if held.losses.too_many:  # the record stays open: whoever is better at it finds it
+                self._stand_still(held, record, error)
+                return
+            held.losses.lost()
+            held.spawn(self._role.give_up(held, record, error), f"give-up-{record.offset}")
+        else:
+            held.losses.kept()
+
+    def _stand_still(self, held: Held, record: Record, error: BadRecord) -> None:
+        held.still = True
+        where = f"{record.topic}-{record.partition}"
+        log.error(
+            "%s stands still at %s offset %d: too many records can't be used (%s); see chat.dlq, then restart",
+            self.name,
+            where,
+            record.offset,
+            error,
+        )
+        self._health.trouble(where, f"{where} stands still: too many of its records can't be used")
+        STILL.labels(self.name).inc()
+
     def _resume(self, below: int) -> None:
         for where, held in self.held.items():
-            if held.paused and held.gate and held.progress.span < below:
+            if held.paused and held.gate and not held.still and held.progress.span < below:
                 held.paused = False
                 self._consumer.resume(where)
 
@@ -288,6 +226,9 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]
     def _lose(self, where: TopicPartition) -> None:
         held = self.held.pop(where)
         held.cancel()
+        if held.still:
+            self._health.trouble(f"{where.topic}-{where.partition}", "")
+            STILL.labels(self.name).dec()
         self._role.drop(held)
 
     async def _open_gates(self, assigned: set[TopicPartition], mine: int) -> None:
@@ -314,7 +255,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]
                     continue
                 if held is not None:
                     self._lose(where)
-                taken[where] = Held(self, where, claim.takeover + 1, Progress(offset, claim.ended))
+                taken[where] = Held(self, where, claim.takeover + 1, Progress(offset, claim.ended), claim.floor)
             try:
                 if taken:
                     await self._commit({where: self._offset(held) for where, held in taken.items()}, mine)
@@ -427,7 +368,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]
                     proof.set_result(None)
 
     def _offset(self, held: Held) -> OffsetAndMetadata:
-        prefix, claim = held.progress.claim(self.holder, held.takeover)
+        prefix, claim = held.progress.claim(self.holder, held.takeover, held.floor)
         return OffsetAndMetadata(prefix, claim.encode(prefix))
 
     async def _commit(self, offsets: dict[TopicPartition, OffsetAndMetadata], mine: int) -> None:

@@ -6,18 +6,15 @@ to leave out here (protocol.md, section 3).
 
 from __future__ import annotations
 
-import logging
-
 from pydantic import ValidationError
 
+from parley.log.dlq import unreadable
 from parley.log.producer import Producer
 from parley.log.ranges import RangeReader
 from parley.transcript import Transcript
 from schemas.base import Route
 from schemas.routes import Fence, decode_route_record, encode_route_record
-from schemas.wire import headers
-
-log = logging.getLogger(__name__)
+from schemas.wire import BadRecord, describe, headers
 
 
 async def take_turn(
@@ -43,8 +40,8 @@ async def take_turn(
             continue
         try:
             events = decode_route_record(record.value or b"")
-        except ValidationError:
-            log.warning("a record of %s at %d is no route record: void", record.topic, record.offset)
+        except ValidationError as error:
+            unreadable(record, BadRecord(describe(error)))
             continue
         for event in events:
             transcript.apply(event)

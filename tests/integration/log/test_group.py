@@ -14,6 +14,7 @@ from parley.log.producer import Producer
 from parley.log.ranges import Record
 from parley.ownership import Claim
 from parley.settings import Settings
+from schemas.wire import BadRecord
 from tests.integration.log.conftest import NewTopicName
 
 
@@ -26,23 +27,32 @@ class Keeper:
         self.held: dict[int, Held] = {}
         self.takes = 0
         self.drops: list[int] = []
+        self.given_up: list[bytes | None] = []
 
     async def take(self, taken: list[Held]) -> None:
         self.takes += 1
         self.held |= {held.partition: held for held in taken}
 
     def record(self, held: Held, record: Record) -> None:
+        if record.value is not None and record.value.startswith(b"bad"):
+            raise BadRecord("bad")
         self.records.append((held.partition, record.value))
         if self.end_at_once:
             held.end(record.offset)
+
+    async def give_up(self, held: Held, record: Record, error: BadRecord) -> None:
+        self.given_up.append(record.value)
+        held.end(record.offset)
 
     def drop(self, held: Held) -> None:
         self.drops.append(held.partition)
 
 
 @asynccontextmanager
-async def member(settings: Settings, name: str, topic: str, role: Keeper) -> AsyncIterator[Group]:
-    group = Group(settings, name, [topic], role, Health())
+async def member(
+    settings: Settings, name: str, topic: str, role: Keeper, health: Health | None = None
+) -> AsyncIterator[Group]:
+    group = Group(settings, name, [topic], role, health or Health())
     task = asyncio.create_task(group.run())
     try:
         yield group
@@ -151,3 +161,62 @@ async def test_a_proof_waits_through_a_rebalance(
                 await asyncio.wait_for(proofs[gone], 10)
             assert proofs[gone].cancelled()
             await asyncio.wait_for(proofs[1 - gone], 10)
+
+
+async def test_the_floor_of_a_role_s_state_travels_from_holder_to_holder(
+    log_settings: Settings, new_topic: NewTopicName, producer: Producer
+) -> None:
+    topic = await new_topic(1)
+    first, second = Keeper(), Keeper()
+    async with member(log_settings, topic, topic, first):
+        await until(lambda: 0 in first.held)
+        assert first.held[0].floor == 0
+        first.held[0].floor = 41
+        await first.held[0].prove()
+    async with member(log_settings, topic, topic, second):
+        await until(lambda: 0 in second.held)
+        assert second.held[0].floor == 41
+        _, claim = (await claims(log_settings, topic))[0]
+        assert claim.floor == 41  # the takeover itself has kept it
+
+
+async def test_a_partition_stands_still_rather_than_be_given_up_record_by_record(
+    log_settings: Settings, new_topic: NewTopicName, producer: Producer
+) -> None:
+    """More than 20 of the last 100 records: a bad deployment, not bad records. By partition; others go on."""
+    topic = await new_topic(2)
+    role, health = Keeper(), Health()
+    async with member(log_settings, topic, topic, role, health) as group:
+        await until(lambda: len(role.held) == 2)
+        for number in range(30):
+            await producer.send(topic, b"bad %d" % number, key=b"k", partition=0)
+        await until(lambda: role.held[0].still)
+        await producer.send(topic, b"good", key=b"k", partition=0)
+        await producer.send(topic, b"good", key=b"k", partition=1)
+        await until(lambda: (1, b"good") in role.records)
+        await role.held[0].prove()
+        assert role.given_up == [b"bad %d" % number for number in range(20)]
+        assert f"{topic}-0 stands still" in health.readiness()
+        offset, _ = (await claims(log_settings, topic))[0]
+        assert offset == 20, "the first record that was not given up is there for whoever is better at it"
+        await group.on_partitions_revoked([])
+        await group.on_partitions_assigned(set(group.held))  # a reassignment forgets pauses
+        await until(lambda: role.held[1].gate)
+        await asyncio.sleep(0.5)
+        assert (0, b"good") not in role.records
+    better = Keeper()
+    async with member(log_settings, topic, topic, better):
+        await until(lambda: (0, b"good") in better.records)  # ten more were given up: within the measure
+
+
+async def test_one_bad_record_in_five_is_borne(
+    log_settings: Settings, new_topic: NewTopicName, producer: Producer
+) -> None:
+    topic = await new_topic(1)
+    role = Keeper()
+    async with member(log_settings, topic, topic, role):
+        for number in range(200):
+            await producer.send(topic, b"bad" if number % 5 == 0 else b"good", key=b"k", partition=0)
+        await until(lambda: len(role.records) == 160)
+        assert len(role.given_up) == 40
+        assert not role.held[0].still
