@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
 
@@ -20,9 +21,23 @@ from parley.ids import response_address
 from parley.transcript import Transcript
 from producers.edge import metrics
 from producers.edge.projection import Projection, PublicEvent
+from producers.edge.replayed import route_events
+from schemas.base import JsonObject
 from schemas.routes import Opened, decode_route_record
+from schemas.turns import TurnEnded
 
 log = logging.getLogger(__name__)
+
+SLICE_BYTES = 65_536
+"""What is handed to a connection at once: one that does not read holds little more than this in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How far a reader may fall behind a running response before it is sent away to resume."""
+
+    events: int
+    bytes: int
 
 
 class Watcher(Protocol):
@@ -96,10 +111,23 @@ class Feed:
             self.error = error
             self.notify()
 
-    def replace(self, projection: Projection) -> None:
+    def take_over(self, past: Feed) -> None:
+        """Go on with what another feed of the same response has read."""
+        self.projection = past.projection
+        self.backlog = len(self.events)
+        self.notify()
+
+    def recover(self, projection: Projection) -> None:
         """Take a complete projection from the store instead of the route's."""
-        self.projection = projection
         self.recovered = True
+        self.projection = projection
+        self.backlog = len(self.events)
+        self.notify()
+
+    def expire(self, end: TurnEnded, echo: JsonObject) -> None:
+        """The turn ended without a word on its route: it was too old to be run."""
+        for event in route_events(end, end.session, echo):
+            self.projection.apply(event)
         self.notify()
 
     def notify(self) -> None:
@@ -129,33 +157,57 @@ class Feed:
 class Place:
     """How far somebody has read in a feed."""
 
-    __slots__ = ("feed", "live", "next")
+    __slots__ = ("_counted", "_recovery_told", "_waiting_bytes", "feed", "live", "next")
 
     def __init__(self, feed: Feed, next_event: int) -> None:
         self.feed = feed
         self.next = next_event
         self.live = len(feed.events)
         """Events before this one were there already: having them to read makes nobody slow."""
+        self._counted = 0
+        self._waiting_bytes = 0
+        self._recovery_told = False
+
+    @property
+    def is_at_end(self) -> bool:
+        """All events that there are have been taken."""
+        return self.next >= len(self.feed.events)
 
     def new(self) -> list[PublicEvent]:
-        """The events since the last call."""
-        events = self.feed.events[self.next :]
-        self.next = max(self.next, len(self.feed.events))
-        return events
+        """The events since the last call, as far as they go into one slice."""
+        events, end, size = self.feed.events, self.next, 0
+        while end < len(events) and size < SLICE_BYTES:
+            size += len(events[end].data)
+            end += 1
+        taken = events[self.next : end]
+        self.next, self._counted = end, 0
+        return taken
 
-    def behind(self) -> int:
-        """Events that came while the reader did not read."""
-        return len(self.feed.events) - max(self.next, self.live, self.feed.backlog)
+    def is_too_far_behind(self, patience: Patience) -> bool:
+        """More came while the reader did not read than it may leave waiting."""
+        events, first = self.feed.events, max(self.next, self.live, self.feed.backlog)
+        if len(events) - first > patience.events:
+            return True
+        if self._counted < first:
+            self._counted, self._waiting_bytes = first, 0
+        self._waiting_bytes += sum(len(event.data) for event in events[self._counted :])
+        self._counted = max(self._counted, len(events))
+        return self._waiting_bytes > patience.bytes
+
+    def must_tell_recovery(self) -> bool:
+        """True once: the events come from the store."""
+        told, self._recovery_told = self._recovery_told, self.feed.recovered
+        return self.feed.recovered and not told
 
 
 class Cursor:
     """A watcher that is awaited: what an HTTP stream reads from a feed, from an event number on."""
 
-    __slots__ = ("_closed", "_limit", "_place", "_slow", "_waiting")
+    __slots__ = ("_closed", "_patience", "_place", "_slow", "_waiting")
 
-    def __init__(self, feed: Feed, next_event: int, limit: int) -> None:
+    def __init__(self, feed: Feed, next_event: int, patience: Patience) -> None:
         self._place = Place(feed, next_event)
-        self._limit = limit
+        self._patience = patience
         self._waiting: asyncio.Future[None] | None = None
         self._closed = False
         self._slow = False
@@ -174,7 +226,11 @@ class Cursor:
     @property
     def complete(self) -> bool:
         """The response's last event has been taken."""
-        return self.feed.projection.ended and self._place.next >= len(self.feed.events)
+        return self.feed.projection.ended and self._place.is_at_end
+
+    def must_tell_recovery(self) -> bool:
+        """True once: the events come from the store."""
+        return self._place.must_tell_recovery()
 
     def move(self, feed: Feed) -> None:
         """Read another feed instead, from its first event."""
@@ -188,7 +244,7 @@ class Cursor:
         if self._waiting is not None:
             if self._ready():  # a record may have said nothing to the public
                 self._settle()
-        elif self._place.behind() > self._limit:
+        elif self._place.is_too_far_behind(self._patience):
             self._slow = True
             self.close()
 
@@ -212,7 +268,7 @@ class Cursor:
         return self._ready()
 
     async def take(self, timeout: float) -> list[PublicEvent] | None:
-        """The events since the last call: at once if there are any, else when some come.
+        """The events since the last call, as many as go into a slice: at once if there are any, else when some come.
 
         Empty when none came within `timeout` seconds, None after the last.
 
@@ -233,7 +289,7 @@ class Cursor:
             self._waiting.set_result(None)
 
     def _ready(self) -> bool:
-        return self._closed or self.feed.over or len(self.feed.events) > self._place.next
+        return self._closed or self.feed.over or not self._place.is_at_end
 
 
 class Feeds:

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 from parley.process import until_stopped
 from parley.settings import EdgeSettings, Settings
 from producers.edge.app import build_app
-from producers.edge.service import Edge, open_edge
+from producers.edge.service import FAREWELL, Edge, open_edge
 from producers.edge.wire import Wire
 
 log = logging.getLogger(__name__)
@@ -37,8 +37,11 @@ class Server(uvicorn.Server):
         yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop accepting; WebSockets get 1012 at once, event streams some time; then the rest."""
-        self._edge.drain()
+        """Stop accepting; send sockets elsewhere one after the other, give event streams some time; then the rest."""
+        for server in self.servers:
+            server.close()
+        if not self.force_exit:
+            await self._edge.drain()
         await super().shutdown(sockets)
 
 
@@ -80,7 +83,7 @@ def configure(app: ASGIApp, settings: EdgeSettings) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=math.ceil(settings.drain_s) + CLEANUP_S,
+        timeout_graceful_shutdown=math.ceil(settings.drain_s * (1 - FAREWELL)) + CLEANUP_S,
     )
 
 

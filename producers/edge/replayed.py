@@ -19,7 +19,7 @@ WRITER = "store"
 
 
 class EndedTurn(Protocol):
-    """What a replay needs of a turn that has ended; the message store's turns and TurnEnded have it."""
+    """What a replay needs of a turn that has ended, beside its echo; the store's turns and TurnEnded have it."""
 
     @property
     def response(self) -> str: ...
@@ -42,26 +42,29 @@ class EndedTurn(Protocol):
     @property
     def model(self) -> str: ...
     @property
-    def echo(self) -> JsonObject: ...
-    @property
     def accepted_at(self) -> int: ...
     @property
     def ended_at(self) -> int | None: ...
 
 
-def replay(turn: EndedTurn, session: UUID) -> Projection:
+class StoredEnd(EndedTurn, Protocol):
+    """The same with what the response repeats of its request."""
+
+    @property
+    def echo(self) -> JsonObject: ...
+
+
+def replay(turn: StoredEnd, session: UUID) -> Projection:
     """The projection of a finished turn, complete."""
     projection = Projection(turn.response)
-    for event in route_events(turn, session):
+    for event in route_events(turn, session, turn.echo):
         projection.apply(event)
     return projection
 
 
-def route_events(turn: EndedTurn, session: UUID) -> Iterator[Opened | Fence | Delta | Terminal]:
+def route_events(turn: EndedTurn, session: UUID, echo: JsonObject) -> Iterator[Opened | Fence | Delta | Terminal]:
     """The events that a route would hold, had one writer written the whole turn."""
-    yield Opened(
-        session=session, user=turn.user, created_at=turn.accepted_at, waiting=turn.waited, echo=dict(turn.echo)
-    )
+    yield Opened(session=session, user=turn.user, created_at=turn.accepted_at, waiting=turn.waited, echo=dict(echo))
     yield Fence(epoch=NO_EPOCH, writer=WRITER)
     text = "".join(item.text for item in turn.output)
     begin = 0

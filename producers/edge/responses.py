@@ -67,7 +67,9 @@ async def create(request: Request) -> ASGIApp:
         raise
     metrics.PROMPTS.labels("accepted").inc()
     settling = edge.turns.settle(author, cursor) if key is not None else None
-    return await (_stream(edge, cursor, settling) if asked.stream else _whole(cursor, settling, bool(asked.background)))
+    if asked.stream:
+        return await _stream(edge, cursor, settling)
+    return await _whole(edge, cursor, settling, bool(asked.background))
 
 
 async def show(request: Request) -> ASGIApp:
@@ -78,8 +80,8 @@ async def show(request: Request) -> ASGIApp:
     if request.query_params.get("stream") not in ("true", "1", "True"):
         return json_response(await edge.turns.show(author, response))
     after = _number(request.query_params.get("starting_after") or request.headers.get("last-event-id"))
-    feed = await edge.turns.watch(author, response)
-    return EventStream(edge, Cursor(feed, after + 1, edge.settings.edge.reader_queue))
+    feed = edge.turns.watch(author, response)
+    return EventStream(edge, Cursor(feed, after + 1, edge.patience))
 
 
 async def cancel(request: Request) -> ASGIApp:
@@ -103,7 +105,7 @@ async def _accepted(edge: Edge, asked: CreateResponse, author: Author, key: str 
     if key is not None and not (key.isascii() and key.isprintable() and len(key) <= 255):
         raise ParleyError("invalid_request", "An Idempotency-Key has at most 255 printable ASCII characters.")
     feed = await edge.turns.accept(asked, author, key, body)
-    return Cursor(feed, 0, edge.settings.edge.reader_queue)
+    return Cursor(feed, 0, edge.patience)
 
 
 async def _stream(edge: Edge, cursor: Cursor, settling: Coroutine[Any, Any, None] | None) -> ASGIApp:
@@ -117,19 +119,23 @@ async def _stream(edge: Edge, cursor: Cursor, settling: Coroutine[Any, Any, None
     return EventStream(edge, cursor, task)
 
 
-async def _whole(cursor: Cursor, settling: Coroutine[Any, Any, None] | None, background: bool) -> ASGIApp:
-    """The response when it has ended, or in the background as soon as it is accepted."""
+async def _whole(edge: Edge, cursor: Cursor, settling: Coroutine[Any, Any, None] | None, background: bool) -> ASGIApp:
+    """The response when it has ended, or in the background as soon as it is accepted.
+
+    An edge that ends meanwhile answers with the response as it is: its id is what the client needs to ask elsewhere.
+    """
+    edge.streams.add(cursor)
     try:
         if settling is not None:
             await settling
-        if not background:
-            while await cursor.take(timeout=3600) is not None:
-                pass
+        while not background and await cursor.take(timeout=3600) is not None:
+            pass
         shown = cursor.feed.projection.snapshot()
         if shown is None:
-            raise cursor.feed.error or ParleyError("internal", "The response could not be followed; ask for it again.")
+            raise cursor.feed.error or ParleyError("shutting_down", "This server is shutting down; try again.")
         return json_response(shown | {"status": "queued"} if background and shown["status"] == "in_progress" else shown)
     finally:
+        edge.streams.discard(cursor)
         cursor.close()
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import secrets
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Protocol
 from uuid import UUID
 
 from parley.errors import ParleyError
 from parley.log.admin import connect, ensure_session_topic
+from parley.log.follower import Follower
 from parley.log.producer import Producer
 from parley.log.ranges import RangeReader
 from parley.settings import Settings
@@ -20,13 +22,28 @@ from parley.stores.postgres import Pool, borrowed, open_pool
 from parley.stores.sessions import Sessions
 from parley.topics import TURNS
 from producers.edge.acceptance import Author
-from producers.edge.feeds import Cursor, Feeds
+from producers.edge.feeds import Cursor, Feeds, Patience
 from producers.edge.kept import Kept
 from producers.edge.lanes import LaneReader, lanes_of
+from producers.edge.live import Live
 from producers.edge.placing import Placing
+from producers.edge.reading import Reading
 from producers.edge.turns import Turns
 from schemas.turns import SessionChanged, SessionDeleted
 from schemas.wire import encode, headers
+
+READER_BYTES = 8 << 20
+"""Events of a running response that may wait for one slow client, in bytes; how many is a setting."""
+FAREWELL = 0.5
+"""The part of the drain time over which sockets are closed one after the other, so that they don't come back at once.
+Event streams, whose clients seldom come back by themselves, end in what is left of it."""
+
+
+class Guest(Protocol):
+    """An open socket."""
+
+    def send_elsewhere(self, within_s: float) -> None:
+        """Close, telling the client to come back within some seconds."""
 
 
 @dataclass
@@ -42,17 +59,20 @@ class Edge:
     lanes: LaneReader
     placing: Placing
     feeds: Feeds
+    live: Live
     turns: Turns
     draining: bool = False
     streams: set[Cursor] = field(default_factory=set)
-    """Open event streams over HTTP."""
-    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    """What is being read over HTTP: event streams, and answers that are waited for."""
+    sockets: set[Guest] = field(default_factory=set)
+    """Open WebSockets."""
+    following: BaseException | None = None
+    """Why chat.turns is not read any more."""
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something that nobody waits for."""
-        task = asyncio.create_task(work)
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+    @property
+    def patience(self) -> Patience:
+        """How far a client may fall behind a running response."""
+        return Patience(self.settings.edge.reader_queue, READER_BYTES)
 
     async def authenticate(self, authorization: str | None) -> Author:
         """The author of a request, by its Authorization header.
@@ -93,6 +113,8 @@ class Edge:
             found.append("shutting down")
         if not self.lanes.ready:
             found.append("the token lanes are not being read")
+        if self.following is not None:
+            found.append("the state log is not being read")
         try:
             async with borrowed(self.pool) as connection:
                 await connection.execute("SELECT 1")
@@ -100,10 +122,23 @@ class Edge:
             found.append(error.message)
         return found
 
-    def drain(self) -> None:
-        """Accept nothing new; streams that are open may go on for a while, then they are sent to resume elsewhere."""
+    async def drain(self) -> None:
+        """Accept nothing new, and send everybody elsewhere; returns when all sockets have been closed.
+
+        Sockets go one after the other. Event streams may go on for longer, and end one after the other too.
+        """
         self.draining = True
-        asyncio.get_running_loop().call_later(self.settings.edge.drain_s, self._end_streams)
+        loop, drain_s = asyncio.get_running_loop(), self.settings.edge.drain_s
+        for cursor in tuple(self.streams):
+            loop.call_later(drain_s * random.uniform(FAREWELL, 1), cursor.close)
+        loop.call_later(drain_s, self._end_streams)
+        farewell_s = drain_s * FAREWELL
+        began = loop.time()
+        guests = list(self.sockets)
+        random.shuffle(guests)
+        for number, guest in enumerate(guests, start=1):
+            guest.send_elsewhere(farewell_s)
+            await asyncio.sleep(max(0.0, began + farewell_s * number / len(guests) - loop.time()))
 
     def _end_streams(self) -> None:
         for cursor in tuple(self.streams):
@@ -132,7 +167,10 @@ async def open_edge(settings: Settings) -> AsyncIterator[Edge]:
             return await ensure_session_topic(admin, topics, session.hex)
 
     placing = Placing(settings.edge.route, topics, lanes, ranges, make_topic)
-    turns = Turns(settings, producer, feeds, ranges, placing, kept)
+    follower = Follower(settings.kafka, f"{instance}-live")
+    live = Live(follower, topics.session_partitions, settings.protocol, lambda *ends: turns.expire(*ends))
+    reading = Reading(settings, feeds, ranges, placing, kept, live)
+    turns = Turns(settings, producer, feeds, placing, reading)
     async with contextlib.AsyncExitStack() as stack:
         pool = await stack.enter_async_context(open_pool(settings.postgres))
         stack.push_async_callback(kept.close)
@@ -145,5 +183,11 @@ async def open_edge(settings: Settings) -> AsyncIterator[Edge]:
         await lanes.start()
         placing.start()
         stack.push_async_callback(placing.stop)
-        stack.push_async_callback(turns.stop)
-        yield Edge(settings, pool, Accounts(pool), Sessions(pool), kept, producer, lanes, placing, feeds, turns)
+        stack.push_async_callback(follower.stop)
+        await follower.start()
+        stack.push_async_callback(live.stop)
+        await live.start()
+        stack.push_async_callback(reading.stop)
+        edge = Edge(settings, pool, Accounts(pool), Sessions(pool), kept, producer, lanes, placing, feeds, live, turns)
+        follower.on_failure = lambda error: setattr(edge, "following", error)
+        yield edge

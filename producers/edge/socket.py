@@ -8,6 +8,8 @@ reads again or is too far behind and is sent to resume.
 from __future__ import annotations
 
 import asyncio
+import random
+from collections import deque
 from collections.abc import Iterable
 
 import orjson
@@ -15,19 +17,25 @@ from starlette.types import Message, Receive, Scope, Send
 
 from parley.errors import ParleyError
 from producers.edge import metrics
-from producers.edge.acceptance import Author, own_response
+from producers.edge.acceptance import Author, own_response, own_session
 from producers.edge.feeds import Feed, Place
+from producers.edge.following import Following
 from producers.edge.handshake import admit, refuse
 from producers.edge.problems import parse, parse_json, socket_error
 from producers.edge.resource import Json
 from producers.edge.service import Edge
 from producers.edge.wire import EXTENSION, Wire
 from schemas.api import CreateResponse, unsupported
+from schemas.routes import Opened
 
 RATE_WINDOW_S = 10.0
 """The rate of messages is averaged over this."""
 CLOSE_AND_RESUME = 1013
 """The close code where a feed can't go on: clients reconnect, elsewhere if need be."""
+CLOSE_RESTART = 1012
+"""The close code of a server that ends."""
+SHOWN = 64
+"""Responses that a socket remembers having shown."""
 HTTP_ONLY = ("stream", "stream_options", "background")
 """Fields that the specification forbids in a WebSocket's response.create."""
 
@@ -50,11 +58,13 @@ async def serve(edge: Edge, scope: Scope, receive: Receive, send: Send) -> None:
     del scope, send
     wire.listener = socket
     _SOCKETS.inc()
+    edge.sockets.add(socket)
     try:
         while (message := await receive())["type"] != "websocket.disconnect":
             await socket.hear(message)
     finally:
         _SOCKETS.dec()
+        edge.sockets.discard(socket)
         wire.listener = None
         socket.leave()
 
@@ -62,7 +72,20 @@ async def serve(edge: Edge, scope: Scope, receive: Receive, send: Send) -> None:
 class Socket:
     """The state of one connection."""
 
-    __slots__ = ("_allowance", "_author", "_checked_at", "_edge", "_expired", "_extended", "_place", "_timer", "_wire")
+    __slots__ = (
+        "_accepting",
+        "_allowance",
+        "_author",
+        "_checked_at",
+        "_edge",
+        "_expired",
+        "_extended",
+        "_following",
+        "_place",
+        "_shown",
+        "_timer",
+        "_wire",
+    )
 
     def __init__(self, edge: Edge, author: Author, wire: Wire, *, extended: bool) -> None:
         loop = asyncio.get_running_loop()
@@ -71,6 +94,9 @@ class Socket:
         self._wire = wire
         self._extended = extended
         self._place: Place | None = None
+        self._following: Following | None = None
+        self._accepting = False
+        self._shown: deque[str] = deque(maxlen=SHOWN)
         self._allowance = edge.settings.edge.messages_per_second * RATE_WINDOW_S
         self._checked_at = loop.time()
         self._expired = False
@@ -100,12 +126,14 @@ class Socket:
         if self._wire.has_room:
             if events := place.new():
                 _EVENTS.inc(len(events))
-                if place.feed.recovered and self._extended:
-                    self._say([orjson.dumps({"type": "parley:recovered", "response_id": place.feed.projection.id})])
+                if self._extended and place.must_tell_recovery():
+                    self._say([_message("parley:recovered", response_id=place.feed.projection.id)])
                 self._say(event.data for event in events)
-            if place.feed.over:
+            if not place.is_at_end:  # the rest when others have had their turn, and the peer has read this
+                asyncio.get_running_loop().call_soon(self.wake)
+            elif place.feed.over:
                 self._finish(place.feed)
-        elif place.behind() > self._edge.settings.edge.reader_queue:
+        elif place.is_too_far_behind(self._edge.patience):
             _SLOW.inc()
             self._unwatch()
             self._wire.hang_up(CLOSE_AND_RESUME, "slow_reader")
@@ -114,15 +142,23 @@ class Socket:
         """The connection is gone; the turn goes on."""
         self._timer.cancel()
         self._unwatch()
+        self._unfollow()
+
+    def send_elsewhere(self, within_s: float) -> None:
+        """The edge ends: close, and say when to come back, each socket at another moment."""
+        wait_ms = int(random.uniform(0, 1 if self._place is not None else within_s) * 1000)
+        self._wire.hang_up(CLOSE_RESTART, f"shutting_down retry_after_ms={wait_ms}")
 
     async def _act(self, body: Json) -> None:
         match body.get("type"):
             case "response.create":
                 await self._create(body)
             case "parley:ping" if self._extended:
-                self._say([orjson.dumps({"type": "parley:pong"})])
+                self._say([_message("parley:pong")])
             case "parley:resume" if self._extended:
-                await self._resume(body)
+                self._resume(body)
+            case "parley:follow" if self._extended:
+                await self._follow(body)
             case "parley:cancel" if self._extended:
                 await self._cancel(body)
             case str(name):
@@ -138,26 +174,74 @@ class Socket:
             if self._edge.draining:
                 raise ParleyError("shutting_down", "This server is shutting down; connect again.")
             asked = parse(CreateResponse, {name: value for name, value in body.items() if name != "type"})
+            self._accepting = True
             feed = await self._edge.turns.accept(asked, self._author, asked.idempotency_key, body)
         except ParleyError as error:
             metrics.PROMPTS.labels(error.kind.code).inc()
+            self._accepting = False
+            self._show_next()
             raise
+        self._accepting = False
         metrics.PROMPTS.labels("accepted").inc()
         self._watch(feed, 0)
 
-    async def _resume(self, body: Json) -> None:
+    def _resume(self, body: Json) -> None:
         self._require_idle()
         after = body.get("starting_after", -1)
         if not isinstance(after, int) or isinstance(after, bool) or after < -1:
             raise ParleyError("invalid_request", "starting_after must be a sequence number.", param="starting_after")
-        self._watch(await self._edge.turns.watch(self._author, _named(body)), after + 1)
+        self._watch(self._edge.turns.watch(self._author, _named(body)), after + 1)
 
     async def _cancel(self, body: Json) -> None:
         response = _named(body)
         address = own_response(self._edge.settings.keys, self._author, response, "response_id")
         await self._edge.turns.request_cancel(self._author, response, address.session)
 
+    async def _follow(self, body: Json) -> None:
+        """Show the turns of a conversation from now on; null: of none any more."""
+        named = body.get("conversation")
+        if named is not None and not isinstance(named, str):
+            raise ParleyError("invalid_request", "conversation must name a conversation.", param="conversation")
+        session = own_session(self._edge.settings.keys, self._author, named, "conversation") if named else None
+        self._unfollow()
+        if named is not None and session is not None:
+            self._following = Following(named, session, self._author.user, self._show_next, self._deleted)
+            running = await self._edge.live.follow(session, self._following)
+            self._say([_message("parley:following", conversation=named)])
+            for turn in running:
+                self._following.began(turn)
+        else:
+            self._say([_message("parley:following", conversation=None)])
+
+    def _unfollow(self) -> None:
+        following, self._following = self._following, None
+        if following is not None:
+            self._edge.live.unfollow(following.session, following)
+
+    def _deleted(self) -> None:
+        if self._following is not None:
+            self._say([_message("parley:deleted", conversation=self._following.conversation)])
+
+    def _show_next(self) -> None:
+        """Show the next turn of what is followed, if nothing is shown now."""
+        following = self._following
+        while following is not None and self._place is None and not self._accepting:
+            if following.overrun:
+                self._wire.hang_up(CLOSE_AND_RESUME, "slow_reader")
+                return
+            turn = following.next()
+            if turn is None:
+                return
+            if turn.response not in self._shown:
+                try:
+                    feed = self._edge.turns.watch(self._author, turn.response)
+                except ParleyError:  # its id was made with keys that have been given up
+                    continue
+                self._say([following.announcement(turn)])
+                self._watch(feed, 0)
+
     def _watch(self, feed: Feed, next_event: int) -> None:
+        self._shown.append(feed.projection.id)
         self._place = Place(feed, next_event)
         feed.join(self)
         self.wake()
@@ -173,16 +257,15 @@ class Socket:
         if feed.error is not None:
             self._give_up(feed, feed.error)
         elif feed.redirected and opened is not None:
-            self._edge.spawn(self._answer_again(feed))
+            self._answer_again(opened)
         if self._expired:
             self._expire()
+        self._show_next()
 
-    async def _answer_again(self, feed: Feed) -> None:
+    def _answer_again(self, opened: Opened) -> None:
         """A key that came before: go on with the response that it made then."""
-        opened = feed.transcript.opened
-        assert opened is not None
         try:
-            self._watch(await self._edge.turns.answering(self._author, opened), 0)
+            self._watch(self._edge.turns.answering(self._author, opened), 0)
         except ParleyError as error:
             self._say_error(error)
 
@@ -223,6 +306,11 @@ class Socket:
 
     def _say_error(self, error: ParleyError) -> None:
         self._say([socket_error(error)])
+
+
+def _message(type_: str, **fields: str | None) -> bytes:
+    """One of our own messages."""
+    return orjson.dumps({"type": type_, **fields})
 
 
 def _named(body: Json) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections.abc import Iterable
 
 import orjson
@@ -26,6 +27,8 @@ BEGIN = b": parley\n\n"
 RECOVERED = b": recovered\n\n"
 KEEPALIVE = b": keep-alive\n\n"
 DONE = b"data: [DONE]\n\n"
+RETRY_MS = 2_000
+"""A stream that ends with its edge says within which time, drawn at random, its client is to resume elsewhere."""
 
 _STREAMS = metrics.STREAMS.labels("sse")
 _EVENTS = metrics.EVENTS.labels("sse")
@@ -74,9 +77,13 @@ class EventStream:
             await self._settle(send)
             while (events := await cursor.take(self._keepalive)) is not None:
                 _EVENTS.inc(len(events))
-                if events and cursor.feed.recovered:  # a stored turn is complete: its events come at once
+                if events and cursor.must_tell_recovery():
                     await _write(send, RECOVERED)
-                await _write(send, lines(events) + DONE if cursor.complete else lines(events) or KEEPALIVE)
+                await _write(send, lines(events) or KEEPALIVE)
+            if cursor.complete:
+                await _write(send, DONE)
+            elif self._edge.draining:
+                await _write(send, b"retry: %d\n\n" % random.randint(0, RETRY_MS))
         except ParleyError as error:
             if error.kind.code == "slow_reader":
                 _SLOW.inc()

@@ -1,70 +1,45 @@
 """What the edge does with turns, whatever the transport: accept, watch, show, cancel.
 
 An accepted prompt is one that the log has acknowledged on all in-sync replicas; nothing is said to a client before.
-A response is found by its id alone: the id holds session, route and start offset, the route is folded from there, and
-only where the route is gone the store answers (protocol.md, section 6).
+How a response is read from its id alone is told in reading.py.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import logging
 from uuid import UUID
 
 from parley.clock import now_ms
 from parley.errors import ParleyError
-from parley.ids import SESSION_TOPIC_LANE, ResponseAddress
+from parley.ids import SESSION_TOPIC_LANE
 from parley.log.producer import Producer
-from parley.log.ranges import RangeReader, RouteGone
 from parley.settings import Settings
-from parley.topics import CONTROL, PROMPTS, TOKENS
+from parley.topics import CONTROL, PROMPTS
 from producers.edge import metrics
 from producers.edge.acceptance import Author, accept, check, idempotency, own_response, place
 from producers.edge.feeds import Cursor, Feed, Feeds
-from producers.edge.kept import Kept
 from producers.edge.placing import Placing
-from producers.edge.replayed import replay
-from producers.edge.resource import Json, failure_object, response_object
+from producers.edge.reading import Reading
+from producers.edge.resource import Json
 from schemas.api import CreateResponse
-from schemas.base import Route
 from schemas.prompts import Cancel, PromptAccepted
 from schemas.routes import Opened
+from schemas.turns import TurnEnded, TurnStarted
 from schemas.wire import encode, headers
-
-log = logging.getLogger(__name__)
-
-NOTIFY_EVERY = 200
-"""Records of a route that is being caught up with, before those who watch it get a turn."""
 
 
 class Turns:
     """The turns of this edge's users."""
 
     def __init__(
-        self,
-        settings: Settings,
-        producer: Producer,
-        feeds: Feeds,
-        ranges: RangeReader,
-        placing: Placing,
-        kept: Kept,
+        self, settings: Settings, producer: Producer, feeds: Feeds, placing: Placing, reading: Reading
     ) -> None:
         self._settings = settings
         self._topics = settings.topics
         self._keys = settings.keys
         self._producer = producer
         self._feeds = feeds
-        self._ranges = ranges
         self._placing = placing
-        self._kept = kept
-        self._followers: set[asyncio.Task[None]] = set()
-
-    async def stop(self) -> None:
-        """Read no route any more."""
-        for task in tuple(self._followers):
-            task.cancel()
-        await asyncio.gather(*self._followers, return_exceptions=True)
+        self._reading = reading
 
     async def accept(self, request: CreateResponse, author: Author, key: str | None, body: Json) -> Feed:
         """Accept a prompt: checked, in the log, and watched. The feed has said response.created.
@@ -98,7 +73,7 @@ class Turns:
             feed.fail(error)
             raise
         if lane == SESSION_TOPIC_LANE:
-            self._read_alone(feed, route, route.start)
+            self._reading.read_new(feed, route)
         if keyed is None:
             feed.announce(prompt.echo)
         return feed
@@ -115,9 +90,9 @@ class Turns:
             pass
         opened = cursor.feed.transcript.opened
         if opened is not None and cursor.feed.redirected and not cursor.closed:
-            cursor.move(await self.answering(author, opened))
+            cursor.move(self.answering(author, opened))
 
-    async def answering(self, author: Author, opened: Opened) -> Feed:
+    def answering(self, author: Author, opened: Opened) -> Feed:
         """The feed of the response that a repeated key is answered with.
 
         Raises:
@@ -127,9 +102,9 @@ class Turns:
             raise ParleyError(
                 "idempotency_key_reused", "This Idempotency-Key came before with another body. Use a new key."
             )
-        return await self.watch(author, opened.duplicate_of)
+        return self.watch(author, opened.duplicate_of)
 
-    async def watch(self, author: Author, response: str) -> Feed:
+    def watch(self, author: Author, response: str) -> Feed:
         """The feed of a response, running or finished, from its first event.
 
         Raises:
@@ -139,7 +114,7 @@ class Turns:
         if (running := self._feeds.get(response)) is not None:
             return running
         feed = self._feeds.open(response, author.user)
-        self._read_alone(feed, self._route(address), None, address)
+        self._reading.read_known(feed, address)
         return feed
 
     async def show(self, author: Author, response: str) -> Json:
@@ -150,16 +125,14 @@ class Turns:
         """
         address = own_response(self._keys, author, response, "response_id")
         feed = self._feeds.get(response)
-        if feed is None or feed.projection.response is None:
-            feed = Feed(response, author.user)
-            with contextlib.suppress(RouteGone):
-                await self._catch_up(feed, self._route(address))
-        if feed.error is not None:
-            raise feed.error
-        shown = feed.projection.snapshot()
-        if shown is None:
-            shown = await self._stored(address, response)
-        return shown or self._unknown(address, response)
+        shown = feed.projection.snapshot() if feed is not None else None
+        return shown or await self._reading.snapshot(response, author.user, address)
+
+    def expire(self, started: TurnStarted, ended: TurnEnded) -> None:
+        """A turn has ended without a word on its route: whoever waits for it here is told."""
+        feed = self._feeds.get(ended.response)
+        if feed is not None and feed.user == ended.user:
+            feed.expire(ended, started.echo)
 
     async def cancel(self, author: Author, response: str) -> Json:
         """Write the wish that a turn ends; gives the response as it is now.
@@ -196,98 +169,3 @@ class Turns:
                 deadline=prompt.accepted_at + int(self._settings.protocol.max_turn_age_s * 1000),
             ),
         )
-
-    def _route(self, address: ResponseAddress) -> Route:
-        return address.route(TOKENS, self._topics.session_topics.prefix)
-
-    def _read_alone(self, feed: Feed, route: Route, start: int | None, address: ResponseAddress | None = None) -> None:
-        """Read a route for this feed with a reader of its own; from `start`, or first what is there already."""
-        task = asyncio.create_task(self._follow(feed, route, start, address), name="edge-follow")
-        self._followers.add(task)
-        if route.topic != TOKENS:
-            self._placing.running += 1
-        task.add_done_callback(lambda done: self._followed(done, route))
-        self._feeds.on_release(feed, lambda: self._stop_following(task))
-
-    def _followed(self, task: asyncio.Task[None], route: Route) -> None:
-        self._followers.discard(task)
-        if route.topic != TOKENS:
-            self._placing.running -= 1
-
-    @staticmethod
-    def _stop_following(task: asyncio.Task[None]) -> None:
-        if task is not asyncio.current_task():
-            task.cancel()
-
-    async def _follow(self, feed: Feed, route: Route, start: int | None, address: ResponseAddress | None) -> None:
-        try:
-            if start is None:
-                start = await self._catch_up(feed, route)
-                if feed.transcript.opened is None and address is not None and await self._recover(feed, address):
-                    return
-            if feed.over:
-                return
-            async with contextlib.aclosing(self._ranges.follow(route.topic, route.partition, start)) as records:
-                async for record in records:
-                    if record.key == feed.key:
-                        feed.absorb(record.value)
-                        feed.notify()
-                        if feed.over:
-                            return
-        except RouteGone:
-            if address is None or not await self._recover(feed, address):
-                feed.fail(ParleyError("expired", "The answer's tokens are no longer in the log; ask for it again."))
-        except ParleyError as error:
-            feed.fail(error)
-        except Exception:
-            log.exception("reading the route of %s", feed.projection.id)
-            feed.fail(ParleyError("internal", "The stream was interrupted; resume it."))
-
-    async def _catch_up(self, feed: Feed, route: Route) -> int:
-        """Fold what a route holds of a turn; gives the offset to go on at.
-
-        Raises:
-            RouteGone; ParleyError: log_unavailable.
-        """
-        if route.topic != TOKENS and not await self._placing.exists(route.topic):
-            raise RouteGone(f"{route.topic} does not exist")
-        end = await self._ranges.end_offset(route.topic, route.partition)
-        if end <= route.start:
-            return route.start
-        async with contextlib.aclosing(self._ranges.follow(route.topic, route.partition, route.start)) as records:
-            async for record in records:
-                if record.key == feed.key:
-                    feed.absorb(record.value)
-                    feed.backlog = len(feed.events)
-                if feed.over or record.offset >= end - 1:
-                    break
-                if record.offset % NOTIFY_EVERY == 0:
-                    await asyncio.sleep(0)
-        feed.notify()
-        return end
-
-    async def _recover(self, feed: Feed, address: ResponseAddress) -> bool:
-        """Answer from the store, if the turn has ended there."""
-        turn = await self._kept.turn_of(address.session, feed.projection.id)
-        if turn is None or turn.status is None or turn.user != feed.user or not turn.kept:
-            return False
-        feed.backlog = len(turn.delta_lengths) + 12
-        feed.replace(replay(turn, address.session))
-        return True
-
-    async def _stored(self, address: ResponseAddress, response: str) -> Json | None:
-        turn = await self._kept.turn_of(address.session, response)
-        if turn is None or not turn.kept:
-            return None
-        if turn.status is None:
-            return response_object(response, turn.echo)
-        return replay(turn, address.session).response
-
-    def _unknown(self, address: ResponseAddress, response: str) -> Json:
-        """An id that was acknowledged, of which neither log nor store says anything: too new, or too old."""
-        protocol = self._settings.protocol
-        shown = response_object(response, {})
-        if now_ms() - address.accepted_ms <= (protocol.max_turn_age_s + protocol.margin_s) * 1000:
-            return shown | {"status": "queued"}
-        gone = ParleyError("previous_response_not_found", "The response was deleted, or was not to be stored.")
-        return shown | {"status": "failed", "error": failure_object(gone.failure())}

@@ -18,14 +18,15 @@ from aiokafka import AIOKafkaConsumer
 from parley.log.producer import Producer
 from parley.settings import EdgeSettings, Settings
 from parley.stores.accounts import Accounts, User
-from parley.topics import CONTROL
+from parley.topics import CONTROL, TURNS
 from producers.edge.app import build_app
 from producers.edge.main import Server, configure, listen
 from producers.edge.service import Edge, open_edge
 from schemas.base import Failure, Usage
 from schemas.prompts import Cancel, PromptAccepted
 from schemas.routes import Delta, Fence, Opened, Terminal, encode_route_record
-from schemas.wire import decoder
+from schemas.turns import TurnEnded, TurnStarted
+from schemas.wire import TurnsEvent, decoder, encode, headers
 
 RouteEvent = Opened | Fence | Delta | Terminal
 Script = Callable[["Roles", PromptAccepted], Awaitable[None]]
@@ -78,6 +79,11 @@ class Roles:
         await self.write(prompt, self.opened(prompt, **changes))
         await self.write(prompt, fence())
 
+    async def state(self, event: TurnsEvent) -> None:
+        """One record of the session's state log."""
+        key, count = event.session.hex.encode(), self.settings.topics.session_partitions
+        await self.producer.send_keyed(TURNS, encode(event), key=key, count=count, headers=headers(event.type))
+
     async def cancelled(self, prompt: PromptAccepted) -> None:
         """Wait for the user's cancel."""
         while not any(cancel.response == prompt.response for cancel in self.cancels):
@@ -107,6 +113,36 @@ def terminal(seq: int, kind: str = "completed", writer: str = "w", **more: Any) 
             **more,
         }
     )
+
+
+def started(prompt: PromptAccepted, turn: int = 1, **more: Any) -> TurnStarted:
+    """The orchestrator's decision to run a prompt."""
+    fields: dict[str, Any] = {
+        "response": prompt.response,
+        "session": prompt.session,
+        "user": prompt.user,
+        "tier": prompt.tier,
+        "turn": turn,
+        "parent": prompt.parent,
+        "items": prompt.items,
+        "pool": "synthetic",
+        "model": "synthetic",
+        "dispatch": (1, turn),
+        "route": prompt.route,
+        "deadline": 0,
+        "moderation_deadline": 0,
+        "echo": prompt.echo,
+        "accepted_at": prompt.accepted_at,
+    }
+    return TurnStarted.model_validate(fields | more)
+
+
+def ended(start: TurnStarted, status: str = "completed", **more: Any) -> TurnEnded:
+    """The end of a started turn, without output."""
+    same = ("response", "session", "user", "tier", "turn", "parent", "dispatch", "model", "accepted_at")
+    fields: dict[str, Any] = {name: getattr(start, name) for name in same}
+    fields |= {"epoch": (*start.dispatch, 1, 1), "status": status, "output": (), "code": "test", "ended_at": 1}
+    return TurnEnded.model_validate(fields | more)
 
 
 def answer(*pieces: str, gap: float = 0.0) -> Script:

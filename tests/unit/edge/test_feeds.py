@@ -8,9 +8,10 @@ import pytest
 
 from parley.errors import ParleyError
 from parley.ids import Keys, new_response_id, new_session
-from producers.edge.feeds import Cursor, Feed, Feeds
+from producers.edge.feeds import SLICE_BYTES, Cursor, Feed, Feeds, Patience, Place
 from producers.edge.handshake import check_origin
 from producers.edge.lanes import lanes_of
+from producers.edge.projection import PublicEvent
 from schemas.routes import Delta, Fence, Opened, Terminal, encode_route_record
 
 USER, SESSION = new_session(), new_session()
@@ -34,9 +35,9 @@ def terminal(seq: int) -> Terminal:
 
 async def test_joining_late_reads_the_same_as_joining_early() -> None:
     feed = Feed(RESPONSE, USER)
-    early = Cursor(feed, 0, 100)
+    early = Cursor(feed, 0, Patience(100, 1 << 20))
     put(feed, OPENED, FENCE, *deltas(0, 3))
-    late, after = Cursor(feed, 0, 100), Cursor(feed, 5, 100)
+    late, after = Cursor(feed, 0, Patience(100, 1 << 20)), Cursor(feed, 5, Patience(100, 1 << 20))
     first = await early.take(1)
     put(feed, terminal(3))
     assert first is not None
@@ -49,7 +50,7 @@ async def test_joining_late_reads_the_same_as_joining_early() -> None:
 
 async def test_a_wait_ends_with_the_next_event_or_the_timeout() -> None:
     feed = Feed(RESPONSE, USER)
-    cursor = Cursor(feed, 0, 100)
+    cursor = Cursor(feed, 0, Patience(100, 1 << 20))
     assert await cursor.take(0.01) == []
     waiting = asyncio.create_task(cursor.take(10))
     await asyncio.sleep(0)
@@ -62,7 +63,7 @@ async def test_a_wait_ends_with_the_next_event_or_the_timeout() -> None:
 async def test_a_record_that_says_nothing_new_wakes_nobody() -> None:
     feed = Feed(RESPONSE, USER)
     feed.announce({})
-    cursor = Cursor(feed, 1, 100)
+    cursor = Cursor(feed, 1, Patience(100, 1 << 20))
     waiting = asyncio.create_task(cursor.take(10))
     await asyncio.sleep(0)
     put(feed, OPENED)
@@ -74,7 +75,7 @@ async def test_a_record_that_says_nothing_new_wakes_nobody() -> None:
 
 async def test_another_users_route_is_refused_before_anything_is_said() -> None:
     feed = Feed(RESPONSE, new_session())
-    cursor = Cursor(feed, 0, 100)
+    cursor = Cursor(feed, 0, Patience(100, 1 << 20))
     put(feed, OPENED, FENCE, *deltas(0, 3))
     with pytest.raises(ParleyError, match="no such response"):
         await cursor.take(1)
@@ -84,7 +85,7 @@ async def test_another_users_route_is_refused_before_anything_is_said() -> None:
 async def test_a_reader_that_does_not_read_is_sent_away_and_the_others_go_on() -> None:
     feed = Feed(RESPONSE, USER)
     put(feed, OPENED, FENCE, *deltas(0, 50))
-    slow, good = Cursor(feed, 0, 10), Cursor(feed, 0, 10)
+    slow, good = Cursor(feed, 0, Patience(10, 1 << 20)), Cursor(feed, 0, Patience(10, 1 << 20))
     for n in range(20):
         put(feed, *deltas(50 + n, 1))
         assert await good.take(1)
@@ -96,18 +97,18 @@ async def test_a_reader_that_does_not_read_is_sent_away_and_the_others_go_on() -
 async def test_what_was_there_before_makes_nobody_slow() -> None:
     feed = Feed(RESPONSE, USER)
     feed.backlog = 10**6
-    cursor = Cursor(feed, 0, 10)
+    cursor = Cursor(feed, 0, Patience(10, 1 << 20))
     put(feed, OPENED, FENCE, *deltas(0, 500))
-    taken = await cursor.take(1)
-    assert taken is not None
-    assert len(taken) == 504
+    taken: list[PublicEvent] = []
+    while len(taken) < 504:
+        taken += await cursor.take(0.1) or []
 
 
 async def test_a_feed_that_nobody_watches_ends_and_so_does_its_reader() -> None:
     feeds, stopped = Feeds(), []
     feed = feeds.open(RESPONSE, USER)
     feeds.on_release(feed, lambda: stopped.append(True))
-    one, two = Cursor(feed, 0, 10), Cursor(feed, 0, 10)
+    one, two = Cursor(feed, 0, Patience(10, 1 << 20)), Cursor(feed, 0, Patience(10, 1 << 20))
     one.close()
     assert feeds.get(RESPONSE) is feed
     two.close()
@@ -118,7 +119,7 @@ async def test_a_feed_that_nobody_watches_ends_and_so_does_its_reader() -> None:
 async def test_an_ended_feed_is_forgotten_though_somebody_still_reads() -> None:
     feeds = Feeds()
     feed = feeds.open(RESPONSE, USER)
-    cursor = Cursor(feed, 0, 10)
+    cursor = Cursor(feed, 0, Patience(10, 1 << 20))
     put(feed, OPENED, FENCE, terminal(0))
     assert len(feeds) == 0
     taken = await cursor.take(1)
@@ -163,3 +164,29 @@ def test_origins(origin: str | None, allowed: tuple[str, ...], fine: bool) -> No
         with pytest.raises(ParleyError) as error:
             check_origin(origin, "chat.example:8080", allowed)
         assert error.value.kind.code == "origin_not_allowed"
+
+
+async def test_a_connection_is_given_a_slice_at_a_time() -> None:
+    feed = Feed(RESPONSE, USER)
+    cursor = Cursor(feed, 0, Patience(10_000, 1 << 30))
+    put(feed, OPENED, FENCE, *(Delta(writer="w", seq=n, text="x" * 10_000, tokens=1) for n in range(20)))
+    slices = []
+    while events := await cursor.take(0.01):
+        slices.append(sum(len(event.data) for event in events))
+    assert len(slices) >= 3
+    assert max(slices) < SLICE_BYTES + 11_000
+
+
+async def test_a_reader_is_slow_by_bytes_too_and_reading_clears_the_count() -> None:
+    feed = Feed(RESPONSE, USER)
+    put(feed, OPENED, FENCE)
+    place = Place(feed, 2)
+    patience = Patience(events=10_000, bytes=50_000)
+    for seq in range(4):
+        put(feed, Delta(writer="w", seq=seq, text="x" * 10_000, tokens=1))
+        assert not place.is_too_far_behind(patience)
+    assert len(place.new()) == 6
+    assert not place.is_too_far_behind(patience)
+    for seq in range(4, 10):
+        put(feed, Delta(writer="w", seq=seq, text="x" * 10_000, tokens=1))
+    assert place.is_too_far_behind(patience)
