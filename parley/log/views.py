@@ -4,7 +4,7 @@ A view holds no state and takes no partitions over: its writes are idempotent, s
 writes a batch, then commits what is durably written. While its store is away it waits, forever if need be: partitions
 are paused, polls go on so that the member keeps its place, nothing is dropped and nothing is passed over. A record that
 can't be read, or that the store can't take whenever it is asked, goes to the dead-letter queue as it was; when too many
-do, something else is wrong, and the view stands still rather than empty the log into that queue.
+of a partition do, something else is wrong, and the partition stands still rather than be emptied into that queue.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections import deque
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -25,6 +25,7 @@ from prometheus_client import Counter, Gauge
 from parley.errors import ParleyError
 from parley.health import Health
 from parley.log.dlq import dead_letter
+from parley.log.losses import Losses
 from parley.log.members import member_options
 from parley.log.producer import Producer
 from parley.log.ranges import Record
@@ -54,13 +55,9 @@ COMMIT_S = 5.0
 
 UNFORESEEN = 5
 """Attempts with an error that is none of the taxonomy before the record that causes it is looked for and given up."""
-LOSSES_IN_A_ROW = 20
-LOSSES_OF_100 = 20
-"""More dead letters than these: the view stands still until it is restarted (protocol.md, section 8)."""
-
 RECORDS = Counter("parley_view_records_total", "Records that a view is done with, by outcome.", ("group", "outcome"))
 ATTEMPTS = Counter("parley_view_failed_attempts_total", "Attempts at a batch that the store did not take.", ("group",))
-WAITING = Gauge("parley_view_waiting", "1 while a view waits for its store.", ("group",))
+WAITING = Gauge("parley_view_waiting", "1 while a view waits: for its store, or for a restart.", ("group",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +120,9 @@ class ViewConsumer(ConsumerRebalanceListener, Generic[E_]):  # type: ignore[misc
         self._written: dict[TopicPartition, int] = {}
         """Ends of durably written prefixes that are not committed yet."""
         self._backlog: list[_Batch] = []
-        self._dead: deque[bool] = deque([False] * 100, maxlen=100)
-        """Of the last hundred records, which went to the dead letters."""
+        self._losses: dict[TopicPartition, Losses] = defaultdict(Losses)
+        self._still: dict[TopicPartition, int] = {}
+        """Partitions that stand still until a restart, and the offset that they stand at."""
         self.health = health
         """Ready: the store took the last batch, and not too many records went to the dead letters."""
 
@@ -161,6 +159,9 @@ class ViewConsumer(ConsumerRebalanceListener, Generic[E_]):  # type: ignore[misc
 
     async def _poll(self, timeout_ms: int) -> _Batch | None:
         found = await self._consumer.getmany(timeout_ms=timeout_ms, max_records=BATCH)
+        for where in self._still.keys() & found.keys():
+            del found[where]
+            self._consumer.pause(where)  # again after a reassignment, which forgets it
         records = [record for part in found.values() for record in part]
         if not records:
             return None
@@ -184,11 +185,11 @@ class ViewConsumer(ConsumerRebalanceListener, Generic[E_]):  # type: ignore[misc
             if not work.done():
                 await asyncio.wait({work}, timeout=DRAIN_S)
             if paused:
-                self._consumer.resume(*self._consumer.assignment())
+                self._consumer.resume(*(self._consumer.assignment() - self._still.keys()))
             if work.done():
                 work.result()
                 if batch.assignment == self._assignment:
-                    self._written |= batch.ends
+                    self._written |= {where: min(end, self._still.get(where, end)) for where, end in batch.ends.items()}
         finally:
             for task in (work, ending):
                 task.cancel()
@@ -224,6 +225,8 @@ class ViewConsumer(ConsumerRebalanceListener, Generic[E_]):  # type: ignore[misc
             if header(record.headers, REPLAY_HEADER) is not None:
                 RECORDS.labels(self._group, "replay").inc()
                 continue
+            if self._stands(record):
+                continue
             try:
                 entries.append(Entry(self._decode(record.value), record))
             except BadRecord as error:
@@ -234,10 +237,17 @@ class ViewConsumer(ConsumerRebalanceListener, Generic[E_]):  # type: ignore[misc
             await self._until_taken(entries)
         except BadRecord:
             for entry in entries:  # one of them, and only that one, must go
+                if self._stands(entry.record):
+                    continue
                 try:
                     await self._until_taken([entry])
                 except BadRecord as error:
                     await self._bury(entry.record, error)
+
+    def _stands(self, record: Record) -> bool:
+        """The record is one that its partition stands still at, or behind it."""
+        still = self._still.get(_where(record))
+        return still is not None and bool(record.offset >= still)
 
     async def _until_taken(self, entries: Sequence[Entry[E_]]) -> None:
         async def attempt() -> None:
@@ -245,16 +255,16 @@ class ViewConsumer(ConsumerRebalanceListener, Generic[E_]):  # type: ignore[misc
 
         await self._persist(attempt)
         RECORDS.labels(self._group, "applied").inc(len(entries))
-        self._dead.extend([False] * len(entries))
+        for entry in entries:
+            self._losses[_where(entry.record)].kept()
 
     async def _bury(self, record: Record, error: BadRecord) -> None:
         """Nothing of a turn is lost with it: the orchestrator answers for the turn's end, not its views."""
         log.warning("%s: %s-%d@%d: %s", self._group, record.topic, record.partition, record.offset, error)
-        if sum(self._dead) >= LOSSES_OF_100 or all(list(self._dead)[-LOSSES_IN_A_ROW:]):
-            log.error("%s stands still: too many records can't be kept; see chat.dlq, then restart", self._group)
-            self.health.unready("too many records went to the dead letters")
-            WAITING.labels(self._group).set(1)
-            await asyncio.Event().wait()  # ends with the process
+        where = _where(record)
+        if self._losses[where].too_many:
+            self._stand_still(where, record.offset)
+            return
 
         async def attempt() -> None:
             partitions = self._settings.topics.topics[DLQ].partitions
@@ -265,7 +275,21 @@ class ViewConsumer(ConsumerRebalanceListener, Generic[E_]):  # type: ignore[misc
         except BadRecord as refused:
             log.error("%s: not even the dead-letter queue takes it: %s", self._group, refused)
         RECORDS.labels(self._group, "dead").inc()
-        self._dead.append(True)
+        self._losses[where].lost()
+
+    def _stand_still(self, where: TopicPartition, offset: int) -> None:
+        name = f"{where.topic}-{where.partition}"
+        log.error(
+            "%s: %s stands still at offset %d: too many records can't be kept; see chat.dlq, then restart",
+            self._group,
+            name,
+            offset,
+        )
+        self._still[where] = offset
+        if where in self._consumer.assignment():
+            self._consumer.pause(where)
+        self.health.trouble(name, f"{name} stands still: too many of its records went to the dead letters")
+        WAITING.labels(self._group).set(1)
 
     async def _persist(self, attempt: Callable[[], Awaitable[None]]) -> None:
         """Try until it succeeds.
@@ -290,9 +314,13 @@ class ViewConsumer(ConsumerRebalanceListener, Generic[E_]):  # type: ignore[misc
                     raise BadRecord(f"{type(error).__name__}, {unforeseen} times") from error
             else:
                 self.health.ready()
-                WAITING.labels(self._group).set(0)
+                WAITING.labels(self._group).set(1 if self._still else 0)
                 return
             self.health.unready(f"the store of {self._group} does not take what is written to it")
             WAITING.labels(self._group).set(1)
             ATTEMPTS.labels(self._group).inc()
             await asyncio.sleep(pause_s(failures))
+
+
+def _where(record: Record) -> TopicPartition:
+    return TopicPartition(record.topic, record.partition)
