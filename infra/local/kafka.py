@@ -89,5 +89,7 @@ class Kafka(Service):
         return self.folder / "server.properties"
 
     def _java(self, heap: str) -> list[str]:
-        # A small heap on few cores: the simplest collector costs the least.
-        return ["java", f"-Xmx{heap}", "-XX:+UseSerialGC", LOGGING, "-cp", f"{jars_folder(self.settings, self.name)}/*"]
+        # A small heap on few cores: the simplest collector costs the least. So does the first compiler alone: 1,250
+        # records a second took 160 ms of CPU a second with it in Kafka's second half minute, 250 ms with both.
+        options = [f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", LOGGING]
+        return ["java", *options, "-cp", f"{jars_folder(self.settings, self.name)}/*"]
