@@ -115,13 +115,16 @@ class Session:
     def path(self, parent: str | None) -> list[Turn] | None:
         """The turns that a prompt after `parent` remembers, oldest first; None when one of them is unknown.
 
-        Refused turns, and failed ones without text, are left out: their own parent stands for them.
+        Refused turns, and failed ones without text, are left out: their own parent stands for them. A parent has a
+        smaller number than its child: what the log says otherwise, in error, is no path, and no circle.
         """
         found: list[Turn] = []
+        below = self.last_number + 1
         while parent is not None:
             turn = self.turns.get(parent)
-            if turn is None:
+            if turn is None or turn.number >= below:
                 return None
+            below = turn.number
             if turn.in_context:
                 found.append(turn)
             parent = turn.parent

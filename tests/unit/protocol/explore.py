@@ -1,0 +1,79 @@
+"""Many schedules: which promises break, how often, and where first."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing import get_context
+
+from .choices import Seeded
+from .invariants import broken
+from .rules import RULES
+from .world import World
+
+BY_AGE = "what is open needs no old age to end"
+
+
+@dataclass(slots=True)
+class Findings:
+    """What a set of schedules has shown."""
+
+    schedules: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    first: dict[str, int] = field(default_factory=dict)
+    """The seed at which each promise broke first."""
+
+    def add(self, seed: int, promise: str | None) -> None:
+        self.schedules += 1
+        if promise is not None:
+            self.counts[promise] += 1
+            self.first[promise] = min(seed, self.first.get(promise, seed))
+
+    def __add__(self, other: Findings) -> Findings:
+        first = {p: min(f[p] for f in (self.first, other.first) if p in f) for p in {**self.first, **other.first}}
+        return Findings(self.schedules + other.schedules, self.counts + other.counts, first)
+
+
+def schedule(seed: int, without: Iterable[str] = ()) -> str | None:
+    """Run the schedule of a seed; the promise that breaks."""
+    world = World(Seeded(seed), frozenset(without))
+    world.run()
+    return broken(world) or (BY_AGE if world.by_age else None)
+
+
+def schedules(seeds: range, without: Iterable[str] = ()) -> Findings:
+    found = Findings()
+    for seed in seeds:
+        found.add(seed, schedule(seed, without))
+    return found
+
+
+def explore(count: int, without: Iterable[str] = (), *, first: int = 0, processes: int = 2) -> Findings:
+    """`count` schedules from a first seed, side by side in so many processes."""
+    parts = [range(first + n, first + count, processes * 8) for n in range(processes * 8)]
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        return sum(pool.map(partial(schedules, without=tuple(without)), parts), Findings())
+
+
+def main(arguments: list[str]) -> None:
+    what, count, *rest = arguments
+    begin = time.perf_counter()
+    if what == "table":
+        for rule in rest or RULES:
+            found = explore(int(count), [rule])
+            real = {p: s for p, s in found.first.items() if p != BY_AGE}
+            where = min(real.values(), default=found.first.get(BY_AGE))
+            print(f"{rule:20} first {where} {dict(found.counts)} {found.first}", flush=True)
+    else:
+        first = next((int(word[1:]) for word in rest if word[0] == "@"), 0)
+        found = explore(int(count), [word for word in rest if word[0] != "@"], first=first)
+        print(f"{found.schedules} schedules in {time.perf_counter() - begin:.0f} s: {dict(found.counts)} {found.first}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
