@@ -19,6 +19,7 @@ CONTROL = "chat.control"
 TOKENS = "chat.tokens"
 CAPACITY = "chat.capacity"
 DLQ = "chat.dlq"
+AUDIT = "chat.audit"
 
 TOPICS_FILE = Path(__file__).resolve().parent.parent / "topics.yaml"
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}

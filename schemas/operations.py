@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from schemas.base import Event, Millis, UserId
+from schemas.base import Event, Millis, ResponseId, SessionId, UserId
 
 
 class PoolStatus(Event):
@@ -32,4 +32,18 @@ class UsageLimit(Event):
     limit: str
     over: bool
     until: Millis | None = None
+    at: Millis
+
+
+class ContentRead(Event):
+    """An operator was shown what somebody wrote, or an answer to it. Written before it is shown."""
+
+    type: Literal["content.read"] = "content.read"
+    who: str
+    """The operating system's name of the user, and the machine's: as true as those are."""
+    command: str
+    session: SessionId | None = None
+    response: ResponseId | None = None
+    what: str
+    """What was asked for: an id, or a place in the log."""
     at: Millis
