@@ -13,8 +13,10 @@ from pydantic import ValidationError
 from parley.settings import Settings
 
 ELSEWHERE = {
+    "dlq": "producers.replay.dlq_cli:dlq",
     "keys": "parley.stores.commands:keys",
     "lag": "consumers.lag.cli:lag",
+    "log": "parley.timeline.cli:log",
     "migrate": "parley.stores.commands:migrate",
     "topics": "parley.topics_cli:topics",
     "usage": "consumers.usage.cli:usage",
