@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -38,6 +39,9 @@ class Patience:
 
     events: int
     bytes: int
+    stall_s: float = 0.0
+    """One that has read something within this time keeps up: a burst, or the closing events of a long text, is no fault
+    of its own."""
 
 
 class Watcher(Protocol):
@@ -157,13 +161,14 @@ class Feed:
 class Place:
     """How far somebody has read in a feed."""
 
-    __slots__ = ("_counted", "_recovery_told", "_waiting_bytes", "feed", "live", "next")
+    __slots__ = ("_counted", "_read_at", "_recovery_told", "_waiting_bytes", "feed", "live", "next")
 
     def __init__(self, feed: Feed, next_event: int) -> None:
         self.feed = feed
         self.next = next_event
         self.live = len(feed.events)
         """Events before this one were there already: having them to read makes nobody slow."""
+        self._read_at = time.monotonic()
         self._counted = 0
         self._waiting_bytes = 0
         self._recovery_told = False
@@ -180,11 +185,13 @@ class Place:
             size += len(events[end].data)
             end += 1
         taken = events[self.next : end]
-        self.next, self._counted = end, 0
+        self.next, self._counted, self._read_at = end, 0, time.monotonic()
         return taken
 
     def is_too_far_behind(self, patience: Patience) -> bool:
         """More came while the reader did not read than it may leave waiting."""
+        if time.monotonic() - self._read_at < patience.stall_s:
+            return False
         events, first = self.feed.events, max(self.next, self.live, self.feed.backlog)
         if len(events) - first > patience.events:
             return True

@@ -34,6 +34,8 @@ from schemas.wire import encode, headers
 
 READER_BYTES = 8 << 20
 """Events of a running response that may wait for one slow client, in bytes; how many is a setting."""
+STALL_S = 1.0
+"""A client that has read something within this time is not slow yet."""
 FAREWELL = 0.5
 """The part of the drain time over which sockets are closed one after the other, so that they don't come back at once.
 Event streams, whose clients seldom come back by themselves, end in what is left of it."""
@@ -72,7 +74,7 @@ class Edge:
     @property
     def patience(self) -> Patience:
         """How far a client may fall behind a running response."""
-        return Patience(self.settings.edge.reader_queue, READER_BYTES)
+        return Patience(self.settings.edge.reader_queue, READER_BYTES, STALL_S)
 
     async def authenticate(self, authorization: str | None) -> Author:
         """The author of a request, by its Authorization header.

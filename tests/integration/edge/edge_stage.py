@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import os
 import secrets
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import httpx
 from aiokafka import AIOKafkaConsumer
 
+from infra.local.checks import free_ports
 from parley.log.producer import Producer
 from parley.settings import EdgeSettings, Settings
 from parley.stores.accounts import Accounts, User
@@ -221,3 +227,57 @@ async def running(base: Settings, **edge: Any) -> AsyncIterator[Running]:
             server.should_exit = server.force_exit = True
             await serving
     listener.close()
+
+
+@dataclass
+class Apart:
+    """An edge in a process of its own."""
+
+    process: asyncio.subprocess.Process
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def ws_url(self) -> str:
+        return f"ws://127.0.0.1:{self.port}/v1/responses"
+
+    def rss_mib(self) -> float:
+        """Its resident memory."""
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGESIZE") / 2**20
+
+
+@contextlib.asynccontextmanager
+async def apart(base: Settings, **edge: Any) -> AsyncIterator[Apart]:
+    """An edge as operators run it: `parley edge`, with these edge settings."""
+    (port,) = free_ports(1)
+    store = base.messages
+    variables = {
+        "PARLEY_ID_KEYS": json.dumps([key.get_secret_value() for key in base.id_keys]),
+        "PARLEY_KAFKA__BOOTSTRAP": base.kafka.bootstrap,
+        "PARLEY_POSTGRES__DSN": base.postgres.dsn.get_secret_value(),
+        "PARLEY_MESSAGES__HOSTS": json.dumps(store.hosts),
+        "PARLEY_MESSAGES__PORT": str(store.port),
+        "PARLEY_MESSAGES__DATACENTER": store.datacenter,
+        "PARLEY_EDGE__PORT": str(port),
+        "PARLEY_LOG_LEVEL": "WARNING",
+    } | {f"PARLEY_EDGE__{name.upper()}": str(value) for name, value in edge.items()}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "parley", "edge"), env=os.environ | variables
+    )
+    try:
+        async with httpx.AsyncClient() as http, asyncio.timeout(60):
+            while process.returncode is None:
+                with contextlib.suppress(httpx.TransportError):
+                    if (await http.get(f"http://127.0.0.1:{port}/health/ready")).status_code == 200:
+                        break
+                await asyncio.sleep(0.1)
+        assert process.returncode is None, f"the edge ended with {process.returncode}"
+        yield Apart(process, port)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()

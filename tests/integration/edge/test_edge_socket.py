@@ -228,7 +228,7 @@ async def test_a_slow_reader_is_sent_to_resume_and_the_others_notice_nothing(
     base_settings: Settings, roles: Roles, ada: Person
 ) -> None:
     big = "x" * 20_000
-    roles.script = answer(*(big for _ in range(400)), gap=0.01)
+    roles.script = answer(*(big for _ in range(400)), gap=0.002)
     async with (
         running(base_settings, route="lane", reader_queue=100) as edge,
         connect(edge.ws_url, additional_headers=ada.headers, max_queue=1) as slow,

@@ -190,3 +190,12 @@ async def test_a_reader_is_slow_by_bytes_too_and_reading_clears_the_count() -> N
     for seq in range(4, 10):
         put(feed, Delta(writer="w", seq=seq, text="x" * 10_000, tokens=1))
     assert place.is_too_far_behind(patience)
+
+
+async def test_a_burst_makes_nobody_slow_who_has_just_read() -> None:
+    feed = Feed(RESPONSE, USER)
+    put(feed, OPENED, FENCE)
+    place = Place(feed, 2)
+    put(feed, *deltas(0, 100))
+    assert not place.is_too_far_behind(Patience(events=10, bytes=10, stall_s=30))
+    assert place.is_too_far_behind(Patience(events=10, bytes=10, stall_s=0))
