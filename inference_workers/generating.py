@@ -22,9 +22,6 @@ from schemas.prompts import InferenceRequest
 
 log = logging.getLogger(__name__)
 
-STOP_S = 0.5
-"""How long the end of a cancelled turn waits for the engine to confirm: a dead one never will."""
-
 
 class Run:
     """A run of `request` while the turn is being taken: `taking` gives the pen.
@@ -72,24 +69,11 @@ class Run:
                 return answering.result()
             if not cancelled.is_set():
                 return End("failed", failure=failure("answer_deadline_exceeded", "the answer took too long"))
-            await self._stop(answering)
             return End("cancelled")
         finally:
             cancelling.cancel()
-            answering.cancel()  # ends the stream, and with it the engine's run
+            answering.cancel()  # leaves the stream, which stops the engine's run
             await asyncio.wait({answering})
-
-    async def _stop(self, answering: asyncio.Task[End]) -> None:
-        """A stop request frees the slot at once; the end of a stream is noticed by engines only now and then."""
-        engine = self._course.engine
-        if engine is None:
-            return
-        stopping = asyncio.create_task(engine.client.stop(self._name))
-        answering.cancel()
-        await asyncio.wait({stopping}, timeout=STOP_S)
-        stopping.cancel()
-        with contextlib.suppress(EngineError, asyncio.CancelledError):
-            await stopping
 
     async def _answer(self) -> End:
         request = self._request

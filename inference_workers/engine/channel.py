@@ -94,6 +94,11 @@ class Channel:
                 self._link = await self._connect()
             return self._link.open(path, metadata, message)
 
+    @property
+    def busy(self) -> bool:
+        """Calls are open that the server has not ended, also such as nobody reads any more."""
+        return self._link is not None and self._link.busy
+
     def close(self) -> None:
         """End the connection, and with it all calls."""
         if self._link is not None:
@@ -111,7 +116,7 @@ class Channel:
 
 
 class Call:
-    """A running call. Cancel it when it is left, so that the server hears of it; after its end that does nothing."""
+    """A running call. Whoever leaves it says so, by `cancel` or `abandon`; after its end both do nothing."""
 
     def __init__(self, link: _Link, stream: int, message: bytes) -> None:
         self._link = link
@@ -119,6 +124,7 @@ class Call:
         self._partial = b""
         self._status: Status | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._abandoned = False
         self.stream = stream
         self.unsent = b"\0" + len(message).to_bytes(4) + message
         self.grpc_status: Status | None = None
@@ -140,10 +146,21 @@ class Call:
         self._messages.clear()
         return messages
 
-    def cancel(self, status: Status | None = None) -> None:
-        """Leave the call; a `read` that waits ends with the status."""
+    @property
+    def open(self) -> bool:
+        """The server has not ended it."""
+        return self._link.holds(self)
+
+    def cancel(self) -> None:
+        """Leave the call and tell the server, which then breaks it off."""
         self._link.leave(self)
-        self.end(status or Status(Code.CANCELLED, "left"))
+
+    def abandon(self, within_s: float) -> None:
+        """Read no more, and let the server end the call in its own time; cancel it if that takes longer."""
+        self._abandoned = True
+        self._messages.clear()
+        if self.open:
+            asyncio.get_running_loop().call_later(within_s, self.cancel)
 
     def feed(self, data: bytes) -> None:
         """Take bytes of the body.
@@ -157,13 +174,14 @@ class Call:
                 raise ProtocolError("a message is compressed, or longer than any answer")
             if end > len(body):
                 break
-            self._messages.append(body[_HEAD:end])
+            if not self._abandoned:
+                self._messages.append(body[_HEAD:end])
             body = body[end:]
         self._partial = body
         self._wake()
 
     def end(self, status: Status) -> None:
-        """The first status counts."""
+        """A `read` that waits ends with the status. The first one counts."""
         if self._status is None:
             self._status = status
             self._wake()
@@ -207,6 +225,15 @@ class _Link(asyncio.Protocol):
         self._send(call)
         self._flush()
         return call
+
+    @property
+    def busy(self) -> bool:
+        """Calls are open."""
+        return bool(self._calls)
+
+    def holds(self, call: Call) -> bool:
+        """The call is open."""
+        return call.stream in self._calls
 
     def leave(self, call: Call) -> None:
         """The caller has lost interest."""

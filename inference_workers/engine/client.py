@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+import contextlib
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from types import TracebackType
@@ -27,9 +28,19 @@ from inference_workers.engine.progress import CumulativeProgress, PieceProgress
 CANCELLED: Final = "cancelled"
 """The finish_reason of a run that was stopped."""
 
+# A stream is left by a stop request, and the server ends it. gRPC's own cancellation may kill all of Triton when
+# it meets the end of an answer (triton-inference-server/server#7368, #8034; seen with 2.51): it is the last way.
+LEAVING_S: Final = 5.0
+"""How long a server may take to end a stream that nobody reads any more."""
+CLOSING_S: Final = 0.5
+"""How long the end of the connection waits for the ends of its streams."""
+
 _METHOD: Final = "/inference.GRPCInferenceService/ModelStreamInfer"
 # An error on a Triton stream is a bare text; with this header it is a status, and ends the stream.
 _METADATA: Final = (("triton_grpc_error", "true"),)
+# Not for stop requests, which are always answered by an error: Triton 2.51 cancels what is left of a stream after such
+# a status, and that may kill it too (after 20 to 1,000 stops; 2,000 answered by a text did no harm).
+_STOPPED: Final = "Request cancelled by client"
 _REFUSALS: Final = {Code.INVALID_ARGUMENT, Code.OUT_OF_RANGE, Code.UNIMPLEMENTED}
 _ABSENCES: Final = {Code.UNAVAILABLE, Code.NOT_FOUND, Code.DEADLINE_EXCEEDED}
 
@@ -64,11 +75,12 @@ class EngineClient:
         self._progress = CumulativeProgress if cumulative else PieceProgress
         self._silence_s = silence_s
         self._channel = Channel(url)
+        self._stopping: set[asyncio.Task[None]] = set()
 
     async def generate(self, generation: Generation) -> AsyncGenerator[EngineChunk, None]:
         """The answer as it comes; the last chunk, and only it, has a finish_reason.
 
-        Leaving early cancels the run in the engine; where the consumer may leave by anything but cancellation,
+        Leaving early stops the run in the engine; where the consumer may leave by anything but cancellation,
         it holds the generator in ``contextlib.aclosing``.
 
         :raises EngineRefused: the engine won't do this request.
@@ -76,6 +88,7 @@ class EngineClient:
         :raises EngineUnavailable: the engine can't be reached.
         :raises EngineError: the run failed, or ended without saying how.
         """
+        over = False
         progress = self._progress()
         call = await self._call(generation_request(self.model, generation))
         watch = _Watch(call, self._silence_s)
@@ -89,6 +102,7 @@ class EngineClient:
                         text += progress.advance(response.text, reason is not None)
                         tokens += 1
                     if reason is not None:
+                        over = True
                         yield EngineChunk(text, reason, response.timings, tokens)
                         return
                 if text:
@@ -102,7 +116,9 @@ class EngineClient:
             raise _error(failed.status) from failed
         finally:
             watch.end()
-            call.cancel()
+            if call.open and not over:
+                self._stop_soon(generation.request_id)
+            call.abandon(LEAVING_S)
         raise EngineError(f"{self.model} ended an answer without a finish_reason")
 
     async def stop(self, request_id: str, *, timeout_s: float = 2.0) -> None:
@@ -114,15 +130,16 @@ class EngineClient:
         """
         try:
             async with asyncio.timeout(timeout_s):
-                call = await self._call(stop_request(self.model, request_id))
+                call = await self._call(stop_request(self.model, request_id), ())
                 try:
-                    while await call.read():
-                        pass
+                    while raws := await call.read():
+                        for message in map(ModelStreamInferResponse.FromString, raws):
+                            if message.error_message and not message.error_message.endswith(_STOPPED):
+                                raise EngineError(message.error_message)
                 finally:
-                    call.cancel()
+                    call.abandon(LEAVING_S)
         except CallFailed as failed:
-            if failed.status.code != Code.CANCELLED:
-                raise _error(failed.status) from failed
+            raise _error(failed.status) from failed
         except TimeoutError:
             raise EngineSilent(f"{self.model} did not answer a stop in {timeout_s:g} s") from None
 
@@ -147,11 +164,26 @@ class EngineClient:
 
     async def close(self) -> None:
         """End all streams, which frees their slots."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSING_S):
+                while self._channel.busy or self._stopping:
+                    await asyncio.sleep(0.01)
         self._channel.close()
+        for stopping in self._stopping:
+            stopping.cancel()
 
-    async def _call(self, request: ModelInferRequest) -> Call:
+    def _stop_soon(self, request_id: str) -> None:
+        async def stop() -> None:
+            with contextlib.suppress(EngineError):
+                await self.stop(request_id)
+
+        stopping = asyncio.create_task(stop(), name=f"stop-{request_id}")
+        self._stopping.add(stopping)
+        stopping.add_done_callback(self._stopping.discard)
+
+    async def _call(self, request: ModelInferRequest, metadata: Sequence[tuple[str, str]] = _METADATA) -> Call:
         try:
-            return await self._channel.call(_METHOD, _METADATA, request.SerializeToString())
+            return await self._channel.call(_METHOD, metadata, request.SerializeToString())
         except CallFailed as failed:
             raise _error(failed.status) from failed
 
@@ -165,7 +197,7 @@ class EngineClient:
 
 
 class _Watch:
-    """Cancels a call that has been silent too long. A timer looks at a clock reading: no cost for each response."""
+    """Ends the reading of a call that has been silent too long. A timer looks at a clock: no cost for a response."""
 
     def __init__(self, call: Call, limit_s: float) -> None:
         self._call = call
@@ -187,7 +219,7 @@ class _Watch:
             self._timer = self._loop.call_later(rest, self._look)
         else:
             self.silent = True
-            self._call.cancel(Status(Code.DEADLINE_EXCEEDED, "silent"))
+            self._call.end(Status(Code.DEADLINE_EXCEEDED, "silent"))
 
 
 def _response(raw: bytes) -> EngineResponse:

@@ -141,6 +141,9 @@ class RangeReader:
         except (KafkaError, OSError) as error:
             await consumer.stop()
             raise ParleyError("log_unavailable", f"no broker answers at {self._settings.bootstrap}") from error
+        except BaseException:  # cancelled: half a consumer must not be left behind
+            await consumer.stop()
+            raise
         return consumer
 
     async def _give_back(self, consumer: AIOKafkaConsumer, reusable: bool) -> None:

@@ -112,20 +112,6 @@ class TestAnEngineThatFails:
             transcript = await lab.fold(request)
         assert transcript.text == words(12)
 
-    async def test_a_stop_string_and_half_characters_across_a_join(self, lab: Lab, synthetic_engine: str) -> None:
-        """Field case F19: what begins a stop string before the join and ends after it is cut all the same."""
-        text = "ok 👋 你 \nUs \nUser: no"
-        for stop, expected in ((("\nUser:",), "ok 👋 你 \nUs "), ((), text)):
-            tokens = [text.encode()[at : at + 3].hex() for at in range(0, len(text.encode()), 3)]
-            # The engine itself must not cut: it is the worker's business, as with TensorRT-LLM.
-            async with lab.worker(None, synthetic_engine):
-                for breaks_after in range(1, len(tokens)):
-                    request = await lab.ask(script(pieces_hex=tokens, period_ms=1, die_after=breaks_after), stop=stop)
-                    transcript = await lab.fold(request)
-                    assert transcript.text == expected, breaks_after
-                    assert transcript.terminal is not None
-                    assert transcript.terminal.kind == "completed"
-
 
 class TestCancels:
     async def test_a_hundred_cancels_at_any_moment_leave_ten_others_untouched(

@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-MODELS = Path(__file__).parents[3] / "infra" / "triton" / "models"
+MODELS = Path(__file__).parents[2] / "infra" / "triton" / "models"
 
 
 def load(path: str) -> ModuleType:
