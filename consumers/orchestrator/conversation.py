@@ -25,7 +25,7 @@ from parley.topics import TURNS
 from schemas.base import Failure
 from schemas.prompts import PromptAccepted
 from schemas.routes import Opened
-from schemas.turns import SessionDeleted, TurnStarted
+from schemas.turns import SessionDeleted, TurnEnded, TurnStarted
 from schemas.wire import TurnsEvent
 
 if TYPE_CHECKING:
@@ -85,6 +85,8 @@ class Conversation:
         self.past.known = self.past.known or self.shard.begins(event)
         void = self.session.apply(event)
         self._changed.set()
+        if isinstance(event, TurnEnded):
+            self._settle(event.response)  # whoever sees to the turn may just be waiting to try again
         if self.session.deleted and isinstance(event, SessionDeleted):
             while self._waiting:
                 self._end_aside(self._waiting[0], "failed", failure("not_found", "the conversation was deleted"))
