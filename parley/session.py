@@ -44,7 +44,7 @@ class Turn:
     started: TurnStarted | None = None
     """The standing decision; None for a turn that came from the store."""
     dispatched: bool = False
-    """Some decision sent it to a pool: it may have run."""
+    """Some decision sent it to a pool, or to an end on its route: its route may hold something."""
     status: str | None = None
     """How it ended; None: it has not."""
     output: tuple[Item, ...] = ()
@@ -161,7 +161,7 @@ class Session:
         turn.accepted_at = event.accepted_at
         turn.key_hash, turn.body_hash = event.key_hash, event.body_hash
         turn.started = event
-        turn.dispatched = turn.dispatched or event.pool is not None
+        turn.dispatched = turn.dispatched or event.pool is not None or event.why != "expired"
         return None
 
     def _ended(self, event: TurnEnded) -> Void | None:

@@ -38,6 +38,13 @@ class TestDispatch:
         once, twice = folded(started(1)), folded(started(1), started(1))
         assert once == twice
 
+    def test_a_first_decision_with_anothers_number_is_void(self) -> None:
+        """A stopped holder's lands late: its successor has given the number to another prompt (found by the model)."""
+        session = folded(started(1, dispatch=(2, 1)))
+        assert session.apply(started(2, turn=1, dispatch=(1, 1))) is Void.NUMBER_TAKEN
+        assert list(session.turns) == [response(1)]
+        assert session.apply(started(2, turn=2, dispatch=(2, 2))) is None
+
     def test_an_end_under_a_lower_dispatch_is_void_whatever_its_epoch(self) -> None:
         session = folded(started(1, dispatch=(2, 1)))
         assert session.apply(ended(1, dispatch=(1, 1), epoch=(9, 9, 9, 9))) is Void.LOWER_DISPATCH
@@ -73,6 +80,12 @@ class TestDispatch:
         )
         turn = session.turns[response(1)]
         assert (turn.status, turn.dispatched, turn.in_context) == ("expired", False, False)
+
+    def test_a_turn_that_was_to_be_ended_on_its_route_is_as_if_dispatched(self) -> None:
+        """Who decided that may have written the end before it died: the turn can't expire beside its route."""
+        cancelled = started(1, pool=None, why="cancelled", dispatch=(1, 1))
+        session = folded(cancelled, started(1, pool=None, why="expired", dispatch=(2, 1)))
+        assert session.turns[response(1)].dispatched
 
 
 class TestTheSessionsUser:
@@ -114,6 +127,10 @@ class TestPath:
 
     def test_an_unknown_parent_is_no_path(self) -> None:
         assert folded(started(1), ended(1)).path(response(7)) is None
+
+    def test_a_circle_is_no_path(self) -> None:
+        session = folded(started(1, parent=response(1)))
+        assert session.path(response(1)) is None
 
     @pytest.mark.parametrize("status", ["completed", "incomplete", "cancelled"])
     def test_what_was_shown_is_remembered(self, status: str) -> None:
