@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,9 +14,12 @@ import websockets
 from rich.console import Console
 from rich.table import Table
 
+from bench.cancel import report as report_cancels
 from bench.figures import Figures, Meter, figures, rss_kib
 from bench.load import Load, engine_user, parley_user
+from bench.resume import report as report_resumes
 from bench.system import Configuration, Measured, running
+from bench.takeover import report as report_takeovers
 from infra.local.find import role_pid
 
 console = Console(width=150)
@@ -27,27 +31,61 @@ class Scenario:
 
     users: int
     think_s: float
+    windows: float = 1.0
+    """How many times the usual length: answers of many users at once take longer than it."""
 
 
 PLAN: dict[str, tuple[Configuration, list[Scenario]]] = {
     "lanes, score and release": (
         Configuration("lane", 0),
-        [Scenario(24, 0.3), Scenario(64, 0.0), Scenario(256, 0.0)],
+        [Scenario(24, 0.3), Scenario(64, 0.0), Scenario(256, 0.0, windows=3)],
     ),
     "lanes, hold-back": (Configuration("lane", None), [Scenario(24, 0.3)]),
     "session topics, hold-back": (Configuration("session", None), [Scenario(24, 0.3), Scenario(64, 0.0)]),
 }
 
 
-@click.command()
+@click.group(invoke_without_command=True)
+@click.pass_context
 @click.option("--seconds", default=15.0, show_default=True, help="Length of each measurement.")
 @click.option("--tokens", default=100, show_default=True, help="Tokens of an answer; the engine says one each 20 ms.")
 @click.option("--warm", default=40.0, show_default=True, help="Seconds of load before anything is measured.")
 @click.option("--only", help="Only the systems whose name holds this.")
 @click.option("--idle", default=2_000, show_default=True, help="Idle WebSockets whose memory is measured; 0: none.")
-def main(seconds: float, tokens: int, warm: float, only: str | None, idle: int) -> None:
+def main(ctx: click.Context, seconds: float, tokens: int, warm: float, only: str | None, idle: int) -> None:
     """Measure. Everything is started fresh, on free ports, and ended afterwards."""
-    uvloop.run(_main(seconds, tokens, warm, only, idle))
+    if ctx.invoked_subcommand is None:
+        uvloop.run(_main(seconds, tokens, warm, only, idle))
+
+
+@main.command()
+@click.option("--count", default=200, show_default=True, help="Cancels.")
+def cancel(count: int) -> None:
+    """From the request to cancel to the engine's slot being free."""
+    uvloop.run(_on_a_system(lambda system: report_cancels(system, count)))
+
+
+@main.command()
+@click.option("--count", default=100, show_default=True, help="Resumes of each kind.")
+def resume(count: int) -> None:
+    """From a new socket to the first missing event, on the same edge and on another."""
+    uvloop.run(_on_a_system(lambda system: report_resumes(system, count)))
+
+
+@main.command()
+@click.option("--streams", default=(8, 50), multiple=True, show_default=True, help="Streams under way at each kill.")
+@click.option("--kills", default=10, show_default=True, help="Kills of the worker for each number of streams.")
+def takeover(streams: tuple[int, ...], kills: int) -> None:
+    """From a worker's SIGKILL to the next token at each client, with a spare that waits."""
+    for count in streams:
+        uvloop.run(_on_a_system(lambda system, count=count: report_takeovers(system, count, kills)))  # type: ignore[misc]
+
+
+async def _on_a_system(measure: Callable[[Measured], Awaitable[str]]) -> None:
+    with tempfile.TemporaryDirectory(prefix="parley-bench-") as folder:
+        async with running(Configuration("auto", None), Path(folder)) as system:
+            await Load(8, 0.3, 10.0, 50).run(parley_user(system.base_url, system.key), _nothing, _nothing)  # warms up
+            console.print(await measure(system))
 
 
 async def _main(seconds: float, tokens: int, warm: float, only: str | None, idle: int) -> None:
@@ -68,6 +106,7 @@ def _nothing() -> None:
 
 
 async def _compare(name: str, system: Measured, scenario: Scenario, seconds: float, tokens: int) -> None:
+    seconds *= scenario.windows
     alone = Load(scenario.users, scenario.think_s, seconds, tokens)
     through = Load(scenario.users, scenario.think_s, seconds, tokens)
     meter, itself = Meter(system.pids()), Meter({"engine": system.pids()["engine"]})

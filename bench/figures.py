@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,7 +72,7 @@ def rss_kib(pid: int) -> int:
 
 
 class Meter:
-    """CPU of named processes between two moments."""
+    """CPU of named processes, and of this one, between two moments."""
 
     def __init__(self, pids: Mapping[str, int]) -> None:
         self._pids = dict(pids)
@@ -79,10 +80,13 @@ class Meter:
         self.spent: dict[str, float] = {}
 
     def start(self) -> None:
-        self._began = {name: cpu_s(pid) for name, pid in self._pids.items()}
+        self._began = self._now()
 
     def stop(self) -> None:
-        self.spent = {name: cpu_s(pid) - self._began[name] for name, pid in self._pids.items()}
+        self.spent = {name: now - self._began[name] for name, now in self._now().items()}
+
+    def _now(self) -> dict[str, float]:
+        return {name: cpu_s(pid) for name, pid in self._pids.items()} | {"the load itself": time.process_time()}
 
     def per_token_us(self, tokens: int) -> dict[str, float]:
         """Microseconds of CPU for each token."""
