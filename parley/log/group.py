@@ -15,13 +15,13 @@ import secrets
 from collections.abc import Iterable
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
-from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from aiokafka.errors import IllegalGenerationError, KafkaError, RebalanceInProgressError, UnknownMemberIdError
 from aiokafka.structs import OffsetAndMetadata
 from prometheus_client import Gauge
 
 from parley.errors import ParleyError
 from parley.health import Health
+from parley.log.assignor import ByNumber
 from parley.log.held import Held, Role
 from parley.log.members import member_options
 from parley.log.ranges import Record
@@ -59,12 +59,10 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]
         self.holder = f"{settings.instance or group}:{secrets.token_hex(6)}"
         self.held: dict[TopicPartition, Held] = {}
         kafka = settings.kafka
-        # Sticky assignment keeps its memory in class attributes: a class of its own for every consumer of a process.
-        assignor = type("Assignor", (StickyPartitionAssignor,), {})
         self._consumer = AIOKafkaConsumer(
             **member_options(settings, group),
             client_id=self.holder,
-            partition_assignment_strategy=(assignor,),
+            partition_assignment_strategy=(ByNumber(),),
             fetch_max_wait_ms=kafka.fetch_max_wait_ms,
         )
         self._assignment = 0
@@ -72,6 +70,10 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]
         """The committer: open between the opening of the gates and revocation."""
         self._in_flight: asyncio.Task[None] | None = None
         self._opening: asyncio.Task[None] | None = None
+        self._doubtful_until = 0.0
+        """Loop time until which a commit with an unknown outcome may land."""
+        self._tried: dict[TopicPartition, int] = {}
+        """Takeover numbers that were claimed, and under which nothing was done."""
         self._wake = asyncio.Event()
         self._proof_due: float | None = None
         self._failure: asyncio.Future[None] | None = None
@@ -157,7 +159,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]
                     self._consumer.pause(where)
                     self._consumer.seek(where, held.progress.position)  # what is left of the batch is read again
                     log.warning("%s-%d waits: %d records are open", where.topic, where.partition, held.progress.open)
-            self._resume(window // 2)
+            self._resume(max(1, window // 2))
 
     def _hand_over(self, held: Held, record: Record) -> None:
         try:
@@ -255,7 +257,8 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]
                     continue
                 if held is not None:
                     self._lose(where)
-                taken[where] = Held(self, where, claim.takeover + 1, Progress(offset, claim.ended), claim.floor)
+                number = self._tried[where] = self._number(where, claim)
+                taken[where] = Held(self, where, number, Progress(offset, claim.ended), claim.floor)
             try:
                 if taken:
                     await self._commit({where: self._offset(held) for where, held in taken.items()}, mine)
@@ -263,11 +266,14 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]
                 return  # another assignment is coming
             except (KafkaError, OSError) as error:
                 log.info("%s: a takeover's outcome is unknown, asking again: %r", self.name, error)
+                self._doubt()
                 await asyncio.sleep(0.05)
                 continue
             if mine != self._assignment:
-                return  # the next opening finds these claims, with a holder that has no such number, and raises again
+                return  # the next opening finds these claims, and no holder that has such a number
             self.held |= taken
+            for where in taken:
+                del self._tried[where]
             self._open = True
             for held in self.held.values():
                 self._open_gate(held)
@@ -275,6 +281,15 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]
             log.info("%s holds %d partitions, %d of them taken over now", self.name, len(assigned), len(taken))
             self._health.ready()
             return
+
+    def _number(self, where: TopicPartition, claim: Claim) -> int:
+        """The next, or the one that this process has tried to claim and never used.
+
+        That one is nobody else's. A commit whose outcome is unknown may land when a later one has: with another number
+        it would take the partition back to a number that the next holder would then use a second time.
+        """
+        unused = claim.holder == self.holder and claim.takeover == self._tried.get(where)
+        return claim.takeover if unused else claim.takeover + 1
 
     async def _get_ready(self, taken: list[Held]) -> None:
         while taken := [held for held in taken if not held.lost]:
@@ -355,17 +370,24 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]
         except (KafkaError, OSError) as error:
             # Unknown, or refused: nothing can be proved before the next assignment, and none may be coming.
             log.info("%s: a commit failed, rejoining: %r", self.name, error)
+            if not isinstance(error, REFUSED):
+                self._doubt()
             for held in due:
                 held.proofs = waiting[held] + held.proofs
             if mine == self._assignment:
                 self._open = False
                 self._consumer._coordinator.request_rejoin()
             return
+        doubtful = asyncio.get_running_loop().time() < self._doubtful_until
         for held in due:
-            held.committed_version = versions[held]
+            held.committed_version = -1 if doubtful else versions[held]
             for proof in waiting[held]:
                 if not proof.done():
                     proof.set_result(None)
+
+    def _doubt(self) -> None:
+        """A commit may land later and undo what has been committed since: for a while all is committed again."""
+        self._doubtful_until = asyncio.get_running_loop().time() + self._settings.kafka.request_timeout_ms / 1000
 
     def _offset(self, held: Held) -> OffsetAndMetadata:
         prefix, claim = held.progress.claim(self.holder, held.takeover, held.floor)
