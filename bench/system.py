@@ -58,6 +58,10 @@ class Measured:
     def engine(self) -> str:
         return f"127.0.0.1:{self.settings.engines['synthetic'].grpc_port}"
 
+    @property
+    def engine_metrics(self) -> str:
+        return f"http://127.0.0.1:{self.settings.engines['synthetic'].metrics_port}"
+
     def pids(self) -> dict[str, int]:
         """The processes whose CPU is told."""
         kafka = self.settings.kafka.port
@@ -95,6 +99,7 @@ async def running(configuration: Configuration, folder: Path) -> AsyncIterator[M
             | {f"PARLEY_LOCAL_{name.upper()}": value for name, value in parts.items()}
             | {
                 "PARLEY_LOCAL_ENGINES": json.dumps(engines),
+                "PARLEY_LOCAL_HEALTH_PORTS": json.dumps(settings.health_ports),
                 "PARLEY_LOCAL_DATA": str(settings.data),
                 "PARLEY_EDGE__ROUTE": configuration.route,
                 "PARLEY_MODERATION__POLICY": str(policy),

@@ -285,7 +285,7 @@ class TestRebalances:
             lab.worker("long-b", synthetic_engine, kafka=kafka) as two,
         ):
             async with asyncio.timeout(10):
-                while one.generation != two.generation or len(one.group.held) + len(two.group.held) != 32:
+                while one.generation != two.generation or {len(w.group.held) for w in (one, two)} != {16}:
                     await asyncio.sleep(0.05)
             generation = one.generation
             long = await lab.ask(script(words=100, period_ms=100), partition=5)
@@ -306,12 +306,10 @@ class TestRebalances:
                 for partition in range(16)
             ]
             await lab.fold(asked[-1], said(5))
-            before = {where.partition: held.takeover for where, held in one.group.held.items()}
             async with lab.worker(None, synthetic_engine) as two:
                 ends = await asyncio.gather(*(lab.fold(request) for request in asked))
                 moved = {w.partition for w in two.group.held if w.topic.endswith(".free")}
         assert 0 < len(moved) < 16
-        assert len(before) == 16
         for partition, transcript in enumerate(ends):
             assert transcript.text == words(80)
             assert bool(transcript.joins) == (partition in moved)
