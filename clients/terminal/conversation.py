@@ -61,6 +61,8 @@ class Answer:
     text: str = ""
     refusal: str = ""
     reason: str | None = None
+    dropped: int = 0
+    """Earlier turns that the model did not see."""
     problem: Problem | None = None
     stopping: bool = False
     """The user wants no more; the answer may still end in another way."""
@@ -121,6 +123,8 @@ class Answer:
         match self.state:
             case State.INCOMPLETE:
                 return REASONS.get(self.reason or "", "The answer is incomplete.")
+            case State.COMPLETED if self.dropped:
+                return f"The start of this chat no longer fits (turns left out: {self.dropped})."
             case State.CANCELLED:
                 return "Stopped."
             case State.FAILED:
@@ -130,6 +134,7 @@ class Answer:
 
     def _end(self, response: Json) -> None:
         self.reason = (response.get("incomplete_details") or {}).get("reason")
+        self.dropped = response.get("parley:dropped_turns", 0)
         if error := response.get("error"):
             self.fail(Problem(error["code"], error["message"], error.get("parley:retryable", True)))
         elif response["status"] == "completed" and self.refusal:

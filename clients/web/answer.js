@@ -16,6 +16,8 @@ export class Answer {
     this.text = "";
     this.refusal = "";
     this.reason = null;
+    /** Earlier turns that the model did not see. */
+    this.dropped = 0;
     this.error = null;
     /** Stop was asked for; the answer may still end in another way. */
     this.stopping = false;
@@ -78,6 +80,7 @@ export class Answer {
 
   #end(response) {
     this.reason = response.incomplete_details?.reason ?? null;
+    this.dropped = response["parley:dropped_turns"] ?? 0;
     if (response.error) this.fail({ ...response.error, retryable: response.error["parley:retryable"] });
     else if (response.status === "completed" && this.refusal) this.state = "refused";
     else this.state = response.status;
@@ -107,6 +110,8 @@ export function remark(answer) {
       return "Stopped.";
     case "failed":
       return answer.error?.message ?? "The answer failed.";
+    case "completed":
+      return answer.dropped ? `The start of this chat no longer fits (turns left out: ${answer.dropped}).` : "";
     default:
       return "";
   }

@@ -200,6 +200,7 @@ def outcome(terminal: Terminal) -> Json:
         "usage": usage_object(terminal.usage),
         "error": failure_object(terminal.failure) if terminal.failure is not None else None,
         "incomplete_details": {"reason": reason} if status == "incomplete" else None,
+        **({"parley:dropped_turns": terminal.dropped_turns} if terminal.dropped_turns else {}),
     }
 
 

@@ -40,6 +40,8 @@ class EndedTurn(Protocol):
     @property
     def usage(self) -> Usage: ...
     @property
+    def dropped_turns(self) -> int: ...
+    @property
     def model(self) -> str: ...
     @property
     def accepted_at(self) -> int: ...
@@ -82,6 +84,7 @@ def route_events(turn: EndedTurn, session: UUID, echo: JsonObject) -> Iterator[O
         refusal="".join(refusals) if refusals else None,
         model=turn.model,
         usage=turn.usage,
+        dropped_turns=turn.dropped_turns,
         ended_at=turn.ended_at or turn.accepted_at,
     )
 

@@ -56,6 +56,14 @@ def test_an_answer_is_sent_runs_and_is_complete() -> None:
     assert answer.remark == ""
 
 
+def test_turns_that_no_longer_fit_are_told() -> None:
+    """Field case F29: the count of dropped turns is reported."""
+    answer = Answer()
+    play(answer, numbered(*BEGIN, delta("Hi"), lifecycle("completed", "completed", **{"parley:dropped_turns": 3})))
+    assert answer.state is State.COMPLETED
+    assert "turns left out: 3" in answer.remark
+
+
 def test_a_turn_that_has_to_wait_says_so() -> None:
     answer = Answer()
     play(answer, numbered(lifecycle("created"), lifecycle("queued", "queued")))

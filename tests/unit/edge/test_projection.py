@@ -308,6 +308,16 @@ def test_a_stored_turn_replays_with_the_same_events_whatever_happened_on_its_rou
     assert replay(kept(end, pieces, waited), SESSION).events == live.events
 
 
+def test_turns_that_no_longer_fit_are_reported_live_and_from_the_store_alike() -> None:
+    """Field case F29. Responses whose model saw everything say nothing about it."""
+    end = terminal(1, dropped_turns=3)
+    live = project(opened(), fence(), delta(0, "Hi"), end)
+    assert last(live)["parley:dropped_turns"] == 3
+    stored = replace(kept(end, ["Hi"], waited=False), dropped_turns=3)
+    assert replay(stored, SESSION).events == live.events
+    assert "parley:dropped_turns" not in last(project(opened(), fence(), terminal(0)))
+
+
 def test_a_turn_that_never_ran_replays_as_failed() -> None:
     turn = kept(terminal(0, "failed"), [], waited=False)
     done = replay(replace(turn, status="expired", failure=None), SESSION)
