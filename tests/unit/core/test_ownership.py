@@ -29,6 +29,12 @@ class TestClaim:
         assert Claim.decode(Claim("me", 1).encode(5), 5).position is None
         assert claim == Claim("me", 1, frozenset({6}))
 
+    def test_the_floor_travels_and_is_the_log_s_beginning_where_nobody_has_said_one(self) -> None:
+        claim = Claim("me", 1, frozenset(), floor=7)
+        assert Claim.decode(claim.encode(5), 5).floor == 7
+        assert Claim.decode(Claim("me", 1).encode(5), 5).floor == 0
+        assert Claim.decode("", 5).floor == 0
+
     def test_a_window_of_ended_turns_fits(self) -> None:
         every_other = frozenset(range(1_000_001, 1_000_000 + WINDOW, 2))
         encoded = Claim("worker-smol-production-0123456789:0123456789ab", 10**6, every_other).encode(1_000_000)
