@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from aiokafka import TopicPartition
@@ -15,7 +16,7 @@ from parley.errors import ParleyError
 from parley.log.follower import Follower
 from parley.log.group import Group, Held
 from parley.log.producer import Producer
-from parley.log.ranges import RangeReader, Record
+from parley.log.ranges import RangeReader, Record, RouteGone
 from parley.log.watermark import Watermark
 from parley.process import HEALTH, until_stopped
 from parley.safety.policy import Policy
@@ -56,24 +57,44 @@ class Orchestrator:
         ends = await follower.bounds(held.where for held in taken)
         oldest = {held.partition: await held.oldest_ms(ranges, ends[held.where][1]) for held in taken}
         stored = await self.tools.watermark.read(shards)
-        margin_ms = int(protocol.margin_s * 1000)
-        since = {partition: ms - margin_ms for partition, ms in oldest.items()}
-        recent = await follower.since({TopicPartition(TURNS, partition): ms for partition, ms in since.items()})
-        for held in taken:
-            partition = held.partition
-            # Below the watermark the store has everything; below the floor no turn is open; and what became of a
-            # prompt that is not done with came after it.
-            begin = min(stored[partition], held.floor, recent[TopicPartition(TURNS, partition)])
-            shards[partition].follow(begin, since[partition])
+        needed = {
+            held.partition: min(oldest[held.partition], await self._needed_ms(held, stored[held.partition], state))
+            - 2 * int(protocol.margin_s * 1000)
+            for held in taken
+        }
+        begins = await follower.since({TopicPartition(TURNS, partition): ms for partition, ms in needed.items()})
+        for where, begin in begins.items():
+            shards[where.partition].follow(begin, needed[where.partition])
         await catch_up(follower, {p: shard.side for p, shard in shards.items()}, oldest, protocol)
-        for where, (begin, end) in state.items():
-            if end > begin:
+        for where, (first, end) in state.items():
+            if end > first:
                 await follower.reached(where.topic, where.partition, end - 1)
         for held in (held for held in taken if not held.lost):
             shards[held.partition].go_on()
 
+    async def _needed_ms(self, held: Held, stored: int, state: Mapping[TopicPartition, tuple[int, int]]) -> int:
+        """The time (ms) from which on the state log has to be folded.
+
+        Below the watermark (`stored`) the message store has everything, and below the floor no turn is open. What
+        became of prompts that are not done with comes after them; the caller sees to that. Its margin is for clocks,
+        and so that a session that began just then is known to have begun.
+        """
+        first, end = state[TopicPartition(TURNS, held.partition)]
+        lower = min(stored, held.floor, end)
+        if lower <= first:
+            return 0
+        try:
+            records = await self.tools.ranges.read(TURNS, held.partition, lower - 1, lower - 1)
+        except RouteGone:
+            return 0
+        return int(records[0].timestamp)
+
     def record(self, held: Held, record: Record) -> None:
-        """A prompt."""
+        """A prompt.
+
+        Raises:
+            BadRecord: it can't be read.
+        """
         self.shards[held.where].accept(record)
 
     async def give_up(self, held: Held, record: Record, error: BadRecord) -> None:
@@ -109,7 +130,17 @@ class Orchestrator:
 
 
 async def run(settings: Settings) -> None:
-    """Serve until told to stop."""
+    """Serve until SIGTERM or SIGINT."""
+    stop = asyncio.Event()
+    await until_stopped(serve(settings, stop), stop.set)
+
+
+async def serve(settings: Settings, stop: asyncio.Event) -> None:
+    """Serve until `stop` is set.
+
+    Raises:
+        Exception: what a process can't go on after; another one in its place can.
+    """
     producer = Producer(settings.kafka, settings.instance or GROUP)
     follower = Follower(settings.kafka, f"{settings.instance or GROUP}-follower")
     ranges = RangeReader(settings.kafka, f"{settings.instance or GROUP}-ranges")
@@ -122,17 +153,23 @@ async def run(settings: Settings) -> None:
     role = Orchestrator(Tools(settings, producer, follower, ranges, store, watermark, policy), {})
     group = Group(settings, GROUP, [PROMPTS], role, HEALTH)
     follower.on_failure = group.fail
-    forgetting = asyncio.create_task(role.forget(), name="forget")
 
-    def forgetting_ended(task: asyncio.Task[None]) -> None:
+    def ended(task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             group.fail(error)
 
-    forgetting.add_done_callback(forgetting_ended)
+    async def stopping() -> None:
+        await stop.wait()
+        group.stop()
+
+    beside = [asyncio.create_task(role.forget(), name="forget"), asyncio.create_task(stopping(), name="stop")]
+    for task in beside:
+        task.add_done_callback(ended)
     try:
-        await until_stopped(group.run(), group.stop)
+        await group.run()
     finally:
-        forgetting.cancel()
+        for task in beside:
+            task.cancel()
         await watermark.stop()
         await follower.stop()
         await ranges.stop()

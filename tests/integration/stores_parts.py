@@ -139,13 +139,17 @@ def all_settings(
 
 
 class Proxy:
-    """A TCP proxy on loopback that can be cut (connections end, new ones are refused), muted (bytes stop), healed."""
+    """A TCP proxy on loopback.
+
+    It can be cut (connections end, new ones are refused), muted (bytes stop), made to swallow answers, and healed.
+    """
 
     def __init__(self, host: str, port: int) -> None:
         self._target = (host, port)
         self._server: asyncio.Server | None = None
         self._pumps: set[asyncio.Task[None]] = set()
         self._open = asyncio.Event()
+        self._swallowing = False
         self.port = 0
 
     async def __aenter__(self) -> Proxy:
@@ -158,6 +162,7 @@ class Proxy:
     async def heal(self) -> None:
         """Let bytes through, on the same port as before."""
         self._open.set()
+        self._swallowing = False
         if self._server is None:
             self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
             self.port = self._server.sockets[0].getsockname()[1]
@@ -165,6 +170,10 @@ class Proxy:
     def mute(self) -> None:
         """Keep connections, hold every byte back."""
         self._open.clear()
+
+    def swallow(self) -> None:
+        """Let requests through, and lose every answer."""
+        self._swallowing = True
 
     async def cut(self) -> None:
         """As if the server had died."""
@@ -182,7 +191,7 @@ class Proxy:
         try:
             upstream_reader, upstream_writer = await asyncio.open_connection(*self._target)
             try:
-                await asyncio.gather(self._pump(reader, upstream_writer), self._pump(upstream_reader, writer))
+                await asyncio.gather(self._pump(reader, upstream_writer), self._pump(upstream_reader, writer, True))
             finally:
                 upstream_writer.close()
         except (asyncio.CancelledError, OSError):
@@ -191,9 +200,11 @@ class Proxy:
             writer.close()
             self._pumps.discard(task)
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answers: bool = False) -> None:
         while data := await reader.read(65_536):
             await self._open.wait()
+            if answers and self._swallowing:
+                continue
             writer.write(data)
             await writer.drain()
         with contextlib.suppress(OSError):
