@@ -114,6 +114,8 @@ class SessionChanged(Event):
     user: UserId
     at: Millis
     opened: bool = False
+    opened_with: str | None = None
+    """Hash of the body of a keyed request that opened the session, hex: another body with the key is refused."""
     title: str | None = None
     metadata: dict[str, str] | None = None
 

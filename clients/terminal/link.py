@@ -1,8 +1,9 @@
 """Answers over one WebSocket, one after the other, each to its end whatever happens to the socket.
 
 A lost socket is opened again after a pause that doubles up to a limit and is drawn at random, so that many clients do
-not come back at the same moment. An answer that was accepted is resumed after its last event; a request without a word
-on its acceptance is sent again under its idempotency key, so it runs once.
+not come back at the same moment; an edge that ends says itself when each of them is to come. An answer that was
+accepted is resumed after its last event; a request without a word on its acceptance is sent again under its
+idempotency key, so it runs once.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -26,6 +28,8 @@ LONGEST_PAUSE_S = 10.0
 OPEN_TIMEOUT_S = 10.0
 PING_S = 10.0
 """A socket that answers no ping for so long is dead."""
+RETRY_AFTER = re.compile(r"retry_after_ms=(\d{1,5})$")
+"""In the reason of an edge that closes because it ends: the client's turn to come back."""
 RESUME_TRIES = 5
 """An edge that has the answer but can't read it now is asked this often."""
 PASSING = frozenset(
@@ -69,6 +73,7 @@ class Link:
         """
         failures = 0
         while not answer.state.ended:
+            told_s: float | None = None
             try:
                 socket = await self._open()
                 await self._begin(socket, answer)
@@ -81,13 +86,15 @@ class Link:
                         yield shown
                     if answer.state.ended:
                         return
-            except (ConnectionClosed, InvalidHandshake, OSError, TimeoutError, Gap):
+            except ConnectionClosed as closed:
+                told_s = _told(closed)
+            except (InvalidHandshake, OSError, TimeoutError, Gap):
                 pass
             await self.close()
             yield LOST
             failures = max(failures + 1, self._refusals)
             longest = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**failures)
-            await asyncio.sleep(longest * random.uniform(0.5, 1))
+            await asyncio.sleep(longest * random.uniform(0.5, 1) if told_s is None else told_s)
 
     async def stop(self, answer: Answer) -> None:
         """Have an answer end with what it has. Until the edge knows of it, the wish is kept."""
@@ -158,3 +165,9 @@ class Link:
     @staticmethod
     async def _say(socket: ClientConnection, message: dict[str, Any]) -> None:
         await socket.send(orjson.dumps(message), text=True)
+
+
+def _told(closed: ConnectionClosed) -> float | None:
+    """After how many seconds the edge wants this client back, if it has said so."""
+    told = RETRY_AFTER.search(closed.rcvd.reason) if closed.rcvd is not None else None
+    return int(told[1]) / 1000 if told is not None else None

@@ -99,6 +99,9 @@ function turnTo(id) {
     changed: answerChanged,
     connected: (yes) => notice(yes ? "" : "Connection lost. Reconnecting…"),
     unheard: () => attempt(api.models()),
+    turn: showOthersTurn,
+    rejoined: showMissedTurns,
+    deleted: () => notice("This conversation was deleted."),
   });
   connection.warm();
   opened += 1;
@@ -128,6 +131,7 @@ async function open(id, { push = true } = {}) {
   messages.container.append(...shown(turns(items)));
   if (page.has_more) showEarlier(page.last_id);
   goOnWithPending(items);
+  connection.join(id);
   messages.toEnd();
   prompt.focus();
 }
@@ -168,6 +172,25 @@ async function complete({ answer }) {
   }
   views.get(answer)?.changed();
   showRunning();
+}
+
+/** A turn that this page may not know: another tab or device has asked for it. Gives the answer that its events are for. */
+function showOthersTurn({ response_id: id, input }) {
+  const answer = new Answer({ id });
+  const known = [...views.keys()].find((other) => other.id === id);
+  if (known !== undefined) return known.ended ? answer : known;
+  const text = textOf(input.at(-1));
+  messages.add(...input.map((item) => said(textOf(item), item.role)), show(answer, text).element);
+  return answer;
+}
+
+/** What was said while this page heard nothing. */
+async function showMissedTurns() {
+  const place = opened;
+  const page = await attempt(api.items(conversation));
+  if (page === undefined || place !== opened) return;
+  const known = new Set([...views.keys()].map((answer) => answer.id));
+  messages.add(...shown(turns(page.data.reverse()).filter((turn) => !known.has(turn.response))));
 }
 
 function showEarlier(after) {
@@ -213,10 +236,12 @@ async function ask(request) {
   const answer = new Answer({ request });
   messages.add(said(request.input), show(answer, request.input).element);
   messages.toEnd();
-  if (conversation === null && !(await openConversation(answer))) return;
+  const first = conversation === null;
+  if (first && !(await openConversation(answer))) return;
   answer.request = { ...request, conversation };
   keepPending(conversation, answer);
   connection.follow(answer);
+  if (first) connection.join(conversation);
 }
 
 async function openConversation(answer) {

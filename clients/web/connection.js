@@ -1,14 +1,19 @@
 // Answers over one WebSocket, one after the other, each to its end whatever happens to the socket.
 //
 // A lost socket is opened again after a pause that doubles up to a limit and is drawn at random, so that many pages do
-// not come back at the same moment. An answer that was accepted is resumed after its last event; a request without a
-// word on its acceptance is sent again under its idempotency key, so it runs once.
+// not come back at the same moment; an edge that ends says itself when each of them is to come. An answer that was
+// accepted is resumed after its last event; a request without a word on its acceptance is sent again under its
+// idempotency key, so it runs once. The turns of the open conversation that other devices ask for are shown here too.
 
 const FIRST_PAUSE_MS = 300;
 const LONGEST_PAUSE_MS = 10_000;
 /** Silence after which the edge is asked for a sign of life, and after which the socket counts as dead. */
 const PING_AFTER_MS = 8_000;
 const DEAD_AFTER_MS = 16_000;
+/** The same while nothing is expected: silence is the rule then. */
+const IDLE_PING_AFTER_MS = 30_000;
+/** In the reason of an edge that closes because it ends: the client's turn to come back. */
+const RETRY_AFTER = /retry_after_ms=(\d{1,5})$/;
 /** An edge that has the answer but can't read it now is asked this often. */
 const RESUME_TRIES = 5;
 /** Errors about the socket or the moment, not about the answer. */
@@ -23,6 +28,7 @@ const PASSING = new Set([
 ]);
 /** What is said between turns: the socket closes next. */
 const BETWEEN_TURNS = "websocket_connection_limit_reached";
+const IN_PROGRESS = "response_in_progress";
 
 export class Connection {
   #key;
@@ -33,10 +39,13 @@ export class Connection {
   #resumes = 0;
   #pause = null;
   #silence = null;
+  #conversation = null;
+  #joined = false;
 
   /**
    * `on.changed(answer)`: it has more to show; `on.connected(bool)`: whether the answer in flight is being heard;
-   * `on.unheard()`: the socket was refused or lost, perhaps for its key.
+   * `on.unheard()`: the socket was refused or lost, perhaps for its key; `on.turn(event)` gives the answer that a turn
+   * of the conversation is shown in; `on.rejoined()`: turns may have come and gone meanwhile; `on.deleted()`.
    */
   constructor(key, on) {
     this.#key = key;
@@ -47,6 +56,14 @@ export class Connection {
   /** Open the socket before it is needed. */
   warm() {
     if (this.#socket === null && this.#pause === null) this.#connect();
+  }
+
+  /** Hear of every turn of a conversation from now on. */
+  join(conversation) {
+    this.#conversation = conversation;
+    this.#joined = false;
+    if (this.#ready) this.#sayJoin();
+    else this.warm();
   }
 
   /** Ask for an answer, or go on with one that runs; after those that were given before. */
@@ -66,6 +83,7 @@ export class Connection {
   close() {
     removeEventListener("online", this.#wake);
     this.#answers = [];
+    this.#conversation = null;
     clearTimeout(this.#pause);
     this.#pause = null;
     this.#drop();
@@ -89,9 +107,12 @@ export class Connection {
     url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
     const socket = new WebSocket(url, ["parley.v1", `parley.key.${this.#key}`]);
     this.#socket = socket;
-    socket.onopen = () => this.#begin();
+    socket.onopen = () => {
+      this.#begin(); // an answer that goes on first: what is shown already is not told of again
+      this.#sayJoin();
+    };
     socket.onmessage = (message) => this.#hear(JSON.parse(message.data));
-    socket.onclose = () => this.#lost();
+    socket.onclose = ({ reason }) => this.#lost(reason);
     this.#listen();
   }
 
@@ -106,14 +127,15 @@ export class Connection {
     }
   }
 
-  #lost() {
+  #lost(reason = "") {
     this.#drop();
-    if (this.#answers.length === 0) return;
+    if (this.#answers.length === 0 && this.#conversation === null) return;
     this.#failures += 1;
-    this.#on.connected(false);
-    this.#on.unheard();
+    if (this.#answers.length > 0) this.#on.connected(false);
+    if (this.#answers.length > 0 || this.#failures > 1) this.#on.unheard();
     const longest = Math.min(LONGEST_PAUSE_MS, FIRST_PAUSE_MS * 2 ** this.#failures);
-    this.#pause = setTimeout(() => this.#connect(), longest * (0.5 + Math.random() / 2));
+    const told = RETRY_AFTER.exec(reason)?.[1];
+    this.#pause = setTimeout(() => this.#connect(), told ?? longest * (0.5 + Math.random() / 2));
   }
 
   /** Say what the first answer needs: to be asked for, or to go on. */
@@ -137,8 +159,9 @@ export class Connection {
     this.#failures = 0;
     this.#on.connected(true);
     this.#listen();
+    if (event.type.startsWith("parley:")) return this.#hearOurs(event);
     const answer = this.#answers[0];
-    if (answer === undefined || event.type.startsWith("parley:")) return;
+    if (answer === undefined) return;
     if (event.type === "error") {
       this.#refused(answer, event);
     } else if (answer.apply(event)) {
@@ -151,8 +174,22 @@ export class Connection {
     if (answer.ended && answer === this.#answers[0]) this.#next();
   }
 
+  #hearOurs(event) {
+    if (event.type === "parley:turn") {
+      const answer = this.#on.turn(event); // its events come next
+      this.#answers = [answer, ...this.#answers.filter((other) => other !== answer)];
+    } else if (event.type === "parley:following" && event.conversation === this.#conversation) {
+      if (this.#joined) this.#on.rejoined();
+      this.#joined = true;
+    } else if (event.type === "parley:deleted" && event.conversation === this.#conversation) {
+      this.#on.deleted();
+    }
+  }
+
   #refused(answer, { error, status }) {
     if (error.code === BETWEEN_TURNS) return;
+    // Another device's answer comes first on this socket; the one that was refused is asked for after it.
+    if (error.code === IN_PROGRESS && this.#answers.length > 1) return;
     const passing = PASSING.has(error.code);
     if (passing && answer.id !== null && this.#resumes < RESUME_TRIES) {
       this.#failures = this.#resumes;
@@ -167,7 +204,7 @@ export class Connection {
   #next() {
     this.#answers.shift();
     this.#resumes = 0;
-    clearTimeout(this.#silence);
+    this.#listen();
     this.#begin();
   }
 
@@ -178,6 +215,11 @@ export class Connection {
     }
   }
 
+  #sayJoin() {
+    if (this.#conversation !== null) this.#say({ type: "parley:follow", conversation: this.#conversation });
+    this.#listen();
+  }
+
   #say(message) {
     this.#socket.send(JSON.stringify(message));
   }
@@ -185,10 +227,14 @@ export class Connection {
   /** A socket may be dead without anybody having said so: the browser does not tell, so its silence is watched. */
   #listen() {
     clearTimeout(this.#silence);
-    if (this.#answers.length === 0) return;
-    this.#silence = setTimeout(() => {
-      if (this.#ready) this.#say({ type: "parley:ping" });
-      this.#silence = setTimeout(() => this.#lost(), DEAD_AFTER_MS - PING_AFTER_MS);
-    }, PING_AFTER_MS);
+    const idle = this.#answers.length === 0;
+    if (this.#socket === null || (idle && this.#conversation === null)) return;
+    this.#silence = setTimeout(
+      () => {
+        if (this.#ready) this.#say({ type: "parley:ping" });
+        this.#silence = setTimeout(() => this.#lost(), DEAD_AFTER_MS - PING_AFTER_MS);
+      },
+      idle ? IDLE_PING_AFTER_MS : PING_AFTER_MS,
+    );
   }
 }

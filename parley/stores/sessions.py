@@ -20,17 +20,18 @@ TITLE_LIMIT = 60
 
 SessionEvent = TurnStarted | TurnEnded | SessionChanged | SessionDeleted
 
-_COLUMNS = "session_id, user_id, title, created_at, updated_at, metadata"
+_COLUMNS = "session_id, user_id, title, created_at, updated_at, metadata, opened_with"
 _VISIBLE = "user_id = %(user)s AND listed AND deleted_at IS NULL"
 
-# Events of another user than the session's, and events of a deleted session, change nothing. A title that the user gave
+# Events of another user than the session's, and events of a deleted session, change nothing; nor does an opening with
+# the key and another body than the first. A title that the user gave
 # stands before one that was made from a prompt; of two given ones the newer stands. All of it is the same when the log
 # is read again from an earlier offset.
 _CHANGE = """
 INSERT INTO chat_session AS s
-    (session_id, user_id, title, titled_at, metadata, described_at, listed, created_at, updated_at)
+    (session_id, user_id, title, titled_at, metadata, described_at, listed, created_at, updated_at, opened_with)
 VALUES (%(session)s, %(user)s, coalesce(%(title)s, %(suggested)s), %(titled)s, coalesce(%(metadata)s, '{}'::jsonb),
-    %(described)s, %(listed)s, %(at)s, %(at)s)
+    %(described)s, %(listed)s, %(at)s, %(at)s, %(opened_with)s)
 ON CONFLICT (session_id) DO UPDATE SET
     title = CASE WHEN %(titled)s >= coalesce(s.titled_at, '-infinity') THEN %(title)s
                  ELSE coalesce(s.title, %(suggested)s) END,
@@ -39,8 +40,10 @@ ON CONFLICT (session_id) DO UPDATE SET
     described_at = greatest(s.described_at, %(described)s),
     listed = s.listed OR excluded.listed,
     created_at = least(s.created_at, excluded.created_at),
-    updated_at = greatest(s.updated_at, excluded.updated_at)
+    updated_at = greatest(s.updated_at, excluded.updated_at),
+    opened_with = coalesce(s.opened_with, excluded.opened_with)
 WHERE s.user_id = excluded.user_id AND s.deleted_at IS NULL
+    AND coalesce(s.opened_with = excluded.opened_with, true)
 """
 _DELETE = """
 INSERT INTO chat_session AS s (session_id, user_id, listed, created_at, updated_at, deleted_at)
@@ -61,6 +64,8 @@ class SessionRow:
     created_at: datetime
     updated_at: datetime
     metadata: dict[str, str]
+    opened_with: str | None = None
+    """Hash of the body of the keyed request that opened it."""
 
 
 def title_from(items: Sequence[Item]) -> str | None:
@@ -145,9 +150,10 @@ def _step(event: SessionEvent, at: Millis) -> tuple[str, dict[str, object]] | No
         "metadata": None,
         "described": None,
         "listed": False,
+        "opened_with": None,
     }
     if isinstance(event, SessionChanged):
-        change["listed"] = event.opened
+        change |= {"listed": event.opened, "opened_with": event.opened_with}
         if event.title is not None:
             change |= {"title": _storable(event.title), "titled": appended}
         if event.metadata is not None:

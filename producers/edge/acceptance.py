@@ -30,6 +30,10 @@ RECORD_MARGIN = 65_536
 """Bytes of a produce request that are not the record's value."""
 
 
+TRANSPORT_FIELDS = frozenset(("type", "stream", "stream_options", "idempotency_key"))
+"""What a body says about the way it comes and the answer goes: a retry may take another."""
+
+
 @dataclass(frozen=True, slots=True)
 class Author:
     """Who sends a request."""
@@ -58,9 +62,30 @@ class Idempotency:
     body_hash: str
 
 
+def check_key(key: str) -> str:
+    """An Idempotency-Key that can be one.
+
+    Raises:
+        ParleyError: invalid_request.
+    """
+    if not (key.isascii() and key.isprintable() and len(key) <= 255):
+        raise ParleyError("invalid_request", "An Idempotency-Key has at most 255 printable ASCII characters.")
+    return key
+
+
+def key_reused() -> ParleyError:
+    """The same key came with another body."""
+    return ParleyError("idempotency_key_reused", "This Idempotency-Key came before with another body. Use a new key.")
+
+
 def idempotency(keys: Keys, author: Author, key: str, body: Json) -> Idempotency:
-    """The hashes of a keyed request. Two bodies are the same when their JSON is, whatever the order of names."""
+    """The hashes of a keyed request.
+
+    Two bodies are the same when their JSON is, whatever the order of names, and whether they come over HTTP, as a
+    stream, or over WebSocket.
+    """
     secret = author.user.bytes + key.encode()
+    body = {name: value for name, value in body.items() if name not in TRANSPORT_FIELDS}
     return Idempotency(
         key_hash=hmac.new(keys[0], b"idempotency" + secret, "sha256").hexdigest(),
         body_hash=hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest(),

@@ -19,7 +19,7 @@ from parley.clock import now_ms
 from parley.errors import ParleyError
 from parley.stores.sessions import SessionRow
 from parley.stores.stored import StoredTurn
-from producers.edge.acceptance import Author, own_session
+from producers.edge.acceptance import Author, Idempotency, check_key, idempotency, key_reused, own_session
 from producers.edge.problems import parse
 from producers.edge.resource import Json, item_object, message_object
 from producers.edge.responses import json_response, read_body
@@ -32,18 +32,53 @@ MICROSECOND = timedelta(microseconds=1)
 
 
 async def open_conversation(request: Request) -> ASGIApp:
-    """POST /v1/conversations."""
+    """POST /v1/conversations. With an Idempotency-Key the session's id is made from it: a retry opens nothing new."""
     edge, author = await _entered(request)
-    asked = parse(CreateConversation, await read_body(request, edge, may_be_empty=True))
-    session, now = ids.new_session(edge.settings.topics.cell), now_ms()
+    body = await read_body(request, edge, may_be_empty=True)
+    asked = parse(CreateConversation, body)
+    key = request.headers.get("idempotency-key")
+    keyed = idempotency(edge.settings.keys, author, check_key(key), body) if key is not None else None
+    cell, now = edge.settings.topics.cell, now_ms()
+    if keyed is None:
+        session = ids.new_session(cell)
+    else:
+        session = ids.session_from_key(author.user, f"conversation {keyed.key_hash}", cell)
+        if await _opened_before(edge, author, session, keyed):
+            return json_response(await _current(edge, author, session))
     metadata = dict(asked.metadata) if asked.metadata is not None else None
-    await edge.write_session(
-        SessionChanged(
-            session=session, user=author.user, at=now, opened=True, title=asked.title or None, metadata=metadata
-        )
+    opening = SessionChanged(
+        session=session,
+        user=author.user,
+        at=now,
+        opened=True,
+        opened_with=keyed.body_hash if keyed is not None else None,
+        title=asked.title or None,
+        metadata=metadata,
     )
+    place = await edge.write_session(opening)
+    if keyed is not None:
+        await edge.live.reached(*place)
+        await _opened_before(edge, author, session, keyed)  # of two at the same moment the first in the log stands
     await edge.placing.open(session)
     return json_response(_object(edge, author, session, asked.title or None, now // 1000, now // 1000, metadata or {}))
+
+
+async def _opened_before(edge: Edge, author: Author, session: UUID, keyed: Idempotency) -> bool:
+    """The key has opened its session, with this body.
+
+    Raises:
+        ParleyError: idempotency_key_reused: with another body; not_found: the session was deleted; store_unavailable.
+    """
+    recent = edge.live.opening(session)
+    if recent is not None:
+        opened_with = recent.opened_with
+    elif (row := await edge.sessions.get(author.user, session)) is not None:
+        opened_with = row.opened_with
+    else:
+        return False
+    if opened_with != keyed.body_hash:
+        raise key_reused()
+    return True
 
 
 async def list_conversations(request: Request) -> ASGIApp:
@@ -157,9 +192,14 @@ async def _current(edge: Edge, author: Author, session: UUID) -> Json:
     Raises:
         ParleyError: not_found: it was deleted; store_unavailable.
     """
+    if edge.live.is_deleted(session, author.user):
+        raise ParleyError("not_found", "There is no such conversation.")
     row = await edge.sessions.get(author.user, session)
     if row is not None:
         return _row(edge, author, row)
+    if (recent := edge.live.opening(session)) is not None and recent.user == author.user:
+        at = recent.at // 1000
+        return _object(edge, author, session, recent.title, at, at, recent.metadata or {})
     header = await edge.kept.header(session)
     if header is not None and (header.deleted or header.user != author.user):
         raise ParleyError("not_found", "There is no such conversation.")

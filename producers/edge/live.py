@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 from uuid import UUID
 
 from aiokafka import TopicPartition
 
 from parley.clock import now_ms
+from parley.errors import ParleyError
 from parley.log.follower import Follower
 from parley.log.ranges import Record
 from parley.settings import ProtocolSettings
@@ -28,6 +29,9 @@ log = logging.getLogger(__name__)
 
 REMEMBERED = 10_000
 """Ended turns, and opened and deleted sessions, that are remembered: views have long caught up with older ones."""
+
+READING_S = 5.0
+"""How long a request waits for what the log has and this edge has not read yet."""
 
 
 class Listener(Protocol):
@@ -85,9 +89,13 @@ class Live:
             await asyncio.gather(self._caught_up, return_exceptions=True)
 
     async def follow(self, session: UUID, listener: Listener) -> list[TurnStarted]:
-        """Tell a listener of each turn that begins in a session from now on; gives those that run, in their order."""
+        """Tell a listener of each turn that begins in a session from now on; gives those that run, in their order.
+
+        Raises:
+            ParleyError: log_unavailable: what runs now is not known yet.
+        """
         if self._caught_up is not None:
-            await asyncio.shield(self._caught_up)
+            await _in_time(asyncio.shield(self._caught_up))
         self._listeners.setdefault(session, set()).add(listener)
         running = [turn for turn in self._running.get(session, {}).values() if turn.why != "expired"]
         return sorted(running, key=lambda turn: turn.turn)
@@ -103,10 +111,17 @@ class Live:
         """The user has deleted the session lately; views may not know yet."""
         return self._deleted.get(session) == user
 
-    async def opening(self, session: UUID, partition: int, offset: int) -> SessionChanged | None:
-        """What opened a session, as far as that is not long ago, once the log has been read up to an offset."""
-        await self._follower.reached(TURNS, partition, offset)
+    def opening(self, session: UUID) -> SessionChanged | None:
+        """What opened a session first, as far as that is not long ago."""
         return self._opened.get(session)
+
+    async def reached(self, partition: int, offset: int) -> None:
+        """Returns once the state log has been read up to an offset.
+
+        Raises:
+            ParleyError: log_unavailable: it has not been for seconds.
+        """
+        await _in_time(self._follower.reached(TURNS, partition, offset))
 
     async def _catch_up(self, behind: dict[TopicPartition, int]) -> None:
         for where, end in behind.items():
@@ -158,6 +173,14 @@ class Live:
             del self._running[event.session]
         if event.status == "expired":
             self._on_expired(known, event)
+
+
+async def _in_time(reading: Awaitable[None]) -> None:
+    try:
+        async with asyncio.timeout(READING_S):
+            await reading
+    except TimeoutError:
+        raise ParleyError("log_unavailable", "The state log can't be read at the moment.") from None
 
 
 def _forget_oldest(remembered: OrderedDict[Any, Any]) -> None:

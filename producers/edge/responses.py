@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 
 from parley.errors import ParleyError
 from producers.edge import metrics
-from producers.edge.acceptance import Author
+from producers.edge.acceptance import Author, check_key
 from producers.edge.feeds import Cursor
 from producers.edge.problems import parse, parse_json
 from producers.edge.resource import Json
@@ -102,9 +102,7 @@ async def models(request: Request) -> ASGIApp:
 
 
 async def _accepted(edge: Edge, asked: CreateResponse, author: Author, key: str | None, body: Json) -> Cursor:
-    if key is not None and not (key.isascii() and key.isprintable() and len(key) <= 255):
-        raise ParleyError("invalid_request", "An Idempotency-Key has at most 255 printable ASCII characters.")
-    feed = await edge.turns.accept(asked, author, key, body)
+    feed = await edge.turns.accept(asked, author, check_key(key) if key is not None else None, body)
     return Cursor(feed, 0, edge.patience)
 
 

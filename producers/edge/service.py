@@ -14,6 +14,7 @@ from uuid import UUID
 from parley.errors import ParleyError
 from parley.log.admin import connect, ensure_session_topic
 from parley.log.follower import Follower
+from parley.log.partitions import partition_of
 from parley.log.producer import Producer
 from parley.log.ranges import RangeReader
 from parley.settings import Settings
@@ -94,19 +95,17 @@ class Edge:
             raise ParleyError("invalid_api_key", "This API key is unknown or was revoked.")
         return Author(user.user_id, user.tier)
 
-    async def write_session(self, event: SessionChanged | SessionDeleted) -> None:
-        """Write what a user did to a session to its state log.
+    async def write_session(self, event: SessionChanged | SessionDeleted) -> tuple[int, int]:
+        """Write what a user did to a session to its state log; gives (partition, offset).
 
         Raises:
             ParleyError: log_unavailable.
         """
-        await self.producer.send_keyed(
-            TURNS,
-            encode(event),
-            key=event.session.hex.encode(),
-            count=self.settings.topics.session_partitions,
-            headers=headers(event.type, session=event.session.hex),
-        )
+        key = event.session.hex.encode()
+        partition = partition_of(key, self.settings.topics.session_partitions)
+        about = headers(event.type, session=event.session.hex)
+        offset = await self.producer.send(TURNS, encode(event), key=key, partition=partition, headers=about)
+        return partition, offset
 
     async def problems(self) -> list[str]:
         """What keeps this edge from serving; empty when it is ready."""

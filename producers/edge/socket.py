@@ -17,7 +17,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from parley.errors import ParleyError
 from producers.edge import metrics
-from producers.edge.acceptance import Author, own_response, own_session
+from producers.edge.acceptance import Author, check_key, own_response, own_session
 from producers.edge.feeds import Feed, Place
 from producers.edge.following import Following
 from producers.edge.handshake import admit, refuse
@@ -175,7 +175,8 @@ class Socket:
                 raise ParleyError("shutting_down", "This server is shutting down; connect again.")
             asked = parse(CreateResponse, {name: value for name, value in body.items() if name != "type"})
             self._accepting = True
-            feed = await self._edge.turns.accept(asked, self._author, asked.idempotency_key, body)
+            key = check_key(asked.idempotency_key) if asked.idempotency_key is not None else None
+            feed = await self._edge.turns.accept(asked, self._author, key, body)
         except ParleyError as error:
             metrics.PROMPTS.labels(error.kind.code).inc()
             self._accepting = False

@@ -15,7 +15,7 @@ from parley.log.producer import Producer
 from parley.settings import Settings
 from parley.topics import CONTROL, PROMPTS
 from producers.edge import metrics
-from producers.edge.acceptance import Author, accept, check, idempotency, own_response, place
+from producers.edge.acceptance import Author, accept, check, idempotency, key_reused, own_response, place
 from producers.edge.feeds import Cursor, Feed, Feeds
 from producers.edge.placing import Placing
 from producers.edge.reading import Reading
@@ -98,10 +98,8 @@ class Turns:
         Raises:
             ParleyError: idempotency_key_reused: the key came with another body.
         """
-        if opened.duplicate_of is None:
-            raise ParleyError(
-                "idempotency_key_reused", "This Idempotency-Key came before with another body. Use a new key."
-            )
+        if opened.conflict or opened.duplicate_of is None:
+            raise key_reused()
         return self.watch(author, opened.duplicate_of)
 
     def watch(self, author: Author, response: str) -> Feed:
@@ -167,5 +165,6 @@ class Turns:
                 session=prompt.session.hex,
                 route=prompt.route,
                 deadline=prompt.accepted_at + int(self._settings.protocol.max_turn_age_s * 1000),
+                more=(("user", prompt.user.hex.encode()),),  # whoever can't read the prompt ends its turn
             ),
         )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
-import shlex
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from infra.local.aside import settings_aside
+from infra.local.beside import environment_of
 from infra.local.find import role_pid
 from infra.local.settings import DEMO_KEY, LocalSettings
 
@@ -46,13 +47,11 @@ class System:
 
     async def command(self, *arguments: str) -> str:
         """Run a command of `parley` against the same services; gives what it prints."""
-        lines = (self.settings.data / "environment").read_text().splitlines()
-        pairs = (shlex.split(line)[0].split("=", 1) for line in lines if "=" in line)
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "parley", *arguments),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env=os.environ | dict(tuple(pair) for pair in pairs),
+            env=os.environ | environment_of(self.settings.data),
         )
         output, errors = await process.communicate()
         assert process.returncode == 0, errors.decode()
@@ -72,7 +71,11 @@ class System:
                 stderr=log,
                 env=os.environ
                 | variables
-                | {"PARLEY_LOCAL_ENGINES": "{" + engines + "}", "PARLEY_LOCAL_DATA": str(self.settings.data)}
+                | {
+                    "PARLEY_LOCAL_ENGINES": "{" + engines + "}",
+                    "PARLEY_LOCAL_HEALTH_PORTS": json.dumps(self.settings.health_ports),
+                    "PARLEY_LOCAL_DATA": str(self.settings.data),
+                }
                 | self.extra,
             )
         await asyncio.wait_for(self._ready(), START_S)

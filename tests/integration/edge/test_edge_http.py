@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from typing import Any
 
@@ -10,8 +11,9 @@ import httpx
 import pytest
 from edge_stage import Person, Roles, Running, answer, delta, running, terminal
 from openai import AsyncOpenAI
+from websockets.asyncio.client import connect as connect_socket
 
-from parley.ids import SESSION_TOPIC_LANE, message_id, response_address
+from parley.ids import SESSION_TOPIC_LANE, message_id, parse_conversation_id, response_address
 from parley.log.admin import connect
 from parley.settings import Settings
 from parley.stores.accounts import Accounts
@@ -19,7 +21,7 @@ from parley.stores.messages import MessageStore
 from parley.stores.sessions import Sessions
 from schemas.base import Item, Route, Text, Usage
 from schemas.prompts import PromptAccepted
-from schemas.turns import SessionDeleted, TurnEnded, TurnStarted
+from schemas.turns import SessionChanged, SessionDeleted, TurnEnded, TurnStarted
 
 pytestmark = pytest.mark.stack
 
@@ -119,7 +121,7 @@ class Orchestrator:
         if first is prompt:
             await answer("once", gap=0.05)(roles, prompt)
         elif first.body_hash != prompt.body_hash:
-            await roles.write(prompt, roles.opened(prompt, conflict=True))
+            await roles.write(prompt, roles.opened(prompt, duplicate_of=first.response, conflict=True))
         else:
             await roles.write(prompt, roles.opened(prompt, duplicate_of=first.response))
 
@@ -139,6 +141,56 @@ async def test_a_repeated_key_gets_the_first_response_and_another_body_a_422(
     other = await http.post("/v1/responses", json=ASK | {"input": "else", "stream": stream}, headers=key)
     assert (other.status_code, other.json()["error"]["code"]) == (422, "idempotency_key_reused")
     assert "retry-after" not in other.headers
+
+
+async def test_a_repeated_key_means_the_same_request_over_either_transport(
+    edge: Running, http: httpx.AsyncClient, roles: Roles, ada: Person
+) -> None:
+    roles.script = Orchestrator()
+    key, ask = f"k-{time.time_ns()}", {"model": "synthetic", "input": "Hello?"}
+    first = (await http.post("/v1/responses", json=ask, headers={"idempotency-key": key})).json()
+    streamed = await http.post("/v1/responses", json=ask | {"stream": True}, headers={"idempotency-key": key})
+    assert first["id"] in streamed.text
+    async with connect_socket(edge.ws_url, additional_headers=ada.headers) as socket:
+        create = {"type": "response.create", "idempotency_key": key, **ask}
+        await socket.send(json.dumps(create))
+        events = [json.loads(await socket.recv())]
+        while events[-1]["type"] != "response.completed":
+            events.append(json.loads(await socket.recv()))
+        assert events[0]["response"]["id"] == first["id"]
+        assert events[-1]["response"] == first
+        await socket.send(json.dumps(create | {"input": "else"}))
+        refused = json.loads(await socket.recv())
+    assert (refused["type"], refused["status"]) == ("error", 422)
+    assert refused["error"]["code"] == "idempotency_key_reused"
+
+
+async def test_a_conversation_is_opened_once_for_a_key(
+    http: httpx.AsyncClient, ada: Person, bob: Person, edge: Running, sessions: Sessions
+) -> None:
+    key = {"idempotency-key": f"k-{time.time_ns()}"}
+    asked = {"title": "Once", "metadata": {"a": "b"}}
+    answers = await asyncio.gather(*(http.post("/v1/conversations", json=asked, headers=key) for _ in range(3)))
+    opened = answers[0].json()
+    assert {one.json()["id"] for one in answers} == {opened["id"]}
+    assert (opened["title"], opened["metadata"]) == ("Once", {"a": "b"})
+    other = await http.post("/v1/conversations", json=asked | {"title": "Twice"}, headers=key)
+    assert (other.status_code, other.json()["error"]["code"]) == (422, "idempotency_key_reused")
+    async with httpx.AsyncClient(base_url=edge.url, headers=bob.headers) as somebody:
+        theirs = (await somebody.post("/v1/conversations", json=asked, headers=key)).json()
+    assert theirs["id"] != opened["id"]
+    session = parse_conversation_id(edge.edge.settings.keys, ada.user.user_id, opened["id"])
+    body_hash = edge.edge.live.opening(session).opened_with  # type: ignore[union-attr]
+    changed = SessionChanged(session=session, user=ada.user.user_id, at=1, opened=True, opened_with=body_hash)
+    await sessions.apply([(changed, 1)])
+    row = await sessions.get(ada.user.user_id, session)
+    assert row is not None
+    assert row.opened_with == body_hash
+    again = SessionChanged(session=session, user=ada.user.user_id, at=2, opened=True, opened_with="x", title="Not this")
+    await sessions.apply([(again, 2)])
+    row = await sessions.get(ada.user.user_id, session)
+    assert row is not None
+    assert row.title is None
 
 
 async def test_f20_the_openai_sdk_streams_resumes_and_reads_the_final_response(

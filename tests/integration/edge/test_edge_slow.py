@@ -135,6 +135,9 @@ async def test_f42_one_that_stops_reading_costs_little_hinders_nobody_and_gets_t
         ) as slow,
     ):
         before, lane = await healthy_p95(edge, ada, roles)
+        async with connect(edge.ws_url, additional_headers=ada.headers) as gone:
+            unwatched = await asked(gone, roles, lane)
+        await big(roles, unwatched)  # what reading such a lane takes is no client's memory
         prompt = await asked(slow, roles, lane)
         done = asyncio.Event()
         peak = asyncio.create_task(peak_of(edge, done))

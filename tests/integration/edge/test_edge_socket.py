@@ -272,21 +272,21 @@ async def test_f46_a_half_open_socket_is_noticed_and_its_state_freed(
 
 
 @contextlib.asynccontextmanager
-async def silent_proxy(port: int) -> AsyncIterator[tuple[int, asyncio.Event]]:
-    """A TCP proxy that, once the event is set, reads both sides and passes nothing on."""
+async def silent_proxy(port: int, *, only_back: bool = False) -> AsyncIterator[tuple[int, asyncio.Event]]:
+    """A TCP proxy that, while the event is set, reads both sides and passes nothing on, or nothing back."""
     silence = asyncio.Event()
     writers: list[asyncio.StreamWriter] = []
 
-    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, back: bool) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(65536):
-                if not silence.is_set():
+                if not silence.is_set() or (only_back and not back):
                     writer.write(data)
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         far_reader, far_writer = await asyncio.open_connection("127.0.0.1", port)
         writers.extend((writer, far_writer))
-        await asyncio.gather(pump(reader, far_writer), pump(far_reader, writer))
+        await asyncio.gather(pump(reader, far_writer, False), pump(far_reader, writer, True))
 
     server = await asyncio.start_server(accept, "127.0.0.1", 0)
     try:
