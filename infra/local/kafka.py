@@ -1,4 +1,8 @@
-"""Apache Kafka: one KRaft node, broker and controller in one process."""
+"""Apache Kafka: KRaft nodes, each broker and controller in one process.
+
+One is a laptop's; of three, any one may die. A node with a `proxied_port` has a second listener that says of itself
+that it is at `proxy_port`: who begins at a proxy stays behind it, and can be cut off.
+"""
 
 from __future__ import annotations
 
@@ -17,37 +21,57 @@ from infra.local.provision import TEMPLATES, check_maven, ensure_jars, jars_fold
 from infra.local.service import Service, Unwell, clean_environment, listens
 from infra.local.settings import LOOPBACK, LocalSettings
 
+CLUSTER = "kafka"
+"""Name of all nodes together, and of the first."""
+
 LOGGING = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
 
 
 class Kafka(Service):
-    name = "kafka"
-    title = "Kafka"
+    """A node. It is well when it is in the cluster's metadata: of several nodes, most must run for that."""
 
-    def __init__(self, settings: LocalSettings) -> None:
+    def __init__(self, settings: LocalSettings, number: int = 1) -> None:
+        self.name = CLUSTER if number == 1 else f"{CLUSTER}-{number}"
+        self.title = "Kafka" if number == 1 else f"Kafka, node {number}"
         super().__init__(settings.data, external=settings.kafka.bootstrap is not None)
         self.settings = settings
-        self.bootstrap = settings.kafka.bootstrap or f"{LOOPBACK}:{settings.kafka.port}"
+        self.number = number
+        self.node = settings.kafka.nodes[number - 1]
+        here = ",".join(f"{LOOPBACK}:{node.port}" for node in settings.kafka.nodes)
+        self.bootstrap = settings.kafka.bootstrap or here
 
     @property
     def ports(self) -> Sequence[PortUse]:
-        kafka = self.settings.kafka
-        return (
-            PortUse(kafka.port, "Kafka", "PARLEY_LOCAL_KAFKA__PORT"),
-            PortUse(kafka.controller_port, "Kafka's controller", "PARLEY_LOCAL_KAFKA__CONTROLLER_PORT"),
-        )
+        of = "PARLEY_LOCAL_KAFKA__" if self.number == 1 else f"node {self.number} in PARLEY_LOCAL_KAFKA__PEERS: its "
+        uses = [
+            PortUse(self.node.port, self.title, f"{of}PORT"),
+            PortUse(self.node.controller_port, f"{self.title}'s controller", f"{of}CONTROLLER_PORT"),
+        ]
+        if self.node.proxied_port is not None:
+            uses.append(PortUse(self.node.proxied_port, f"{self.title} behind a proxy", f"{of}PROXIED_PORT"))
+        return uses
 
     def check(self) -> None:
         check_java()
-        check_maven(self.settings, self.name)
+        check_maven(self.settings, CLUSTER)
 
     async def prepare(self) -> None:
-        await ensure_jars(self.settings, self.name)
+        await ensure_jars(self.settings, CLUSTER)
         self.folder.mkdir(parents=True, exist_ok=True)
+        kafka, node = self.settings.kafka, self.node
+        clients = {"PLAINTEXT": (node.port, node.port)}
+        if node.proxied_port is not None:
+            clients["PROXIED"] = (node.proxied_port, node.proxy_port or node.proxied_port)
+        listeners = {name: port for name, (port, _) in clients.items()} | {"CONTROLLER": node.controller_port}
+        voters = (f"{number}@{LOOPBACK}:{each.controller_port}" for number, each in enumerate(kafka.nodes, 1))
         self._configuration.write_text(
             Template((TEMPLATES / "kafka.properties").read_text()).substitute(
-                port=self.settings.kafka.port,
-                controller_port=self.settings.kafka.controller_port,
+                node=self.number,
+                voters=",".join(voters),
+                listeners=",".join(f"{name}://{LOOPBACK}:{port}" for name, port in listeners.items()),
+                advertised=",".join(f"{name}://{LOOPBACK}:{port}" for name, (_, port) in clients.items()),
+                replication=kafka.replication,
+                min_insync=kafka.min_insync,
                 data=self.folder / "data",
             )
         )
@@ -63,8 +87,9 @@ class Kafka(Service):
             raise StackError(f"Kafka's data folder could not be formatted: {log} says why.")
 
     def _cluster_id(self) -> str:
-        path = self.folder / "cluster-id"
+        path = self.settings.data / CLUSTER / "cluster-id"
         if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
             # A leading minus would read as an option.
             path.write_text("P" + base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")[1:])
         return path.read_text()
@@ -74,13 +99,15 @@ class Kafka(Service):
         return Command(argv, clean_environment(), cwd=self.folder)
 
     async def probe(self) -> None:
-        host, port = self.bootstrap.split(",")[0].rsplit(":", 1)
+        address = self.bootstrap.split(",")[0] if self.external else f"{LOOPBACK}:{self.node.port}"
+        host, port = address.rsplit(":", 1)
         await listens(host, int(port))
-        client = AIOKafkaClient(bootstrap_servers=self.bootstrap, request_timeout_ms=5_000)
+        client = AIOKafkaClient(bootstrap_servers=address, request_timeout_ms=5_000)
         try:
             await client.bootstrap()
-            if not client.cluster.brokers():
-                raise Unwell("no broker is in the metadata")
+            found = {broker.nodeId for broker in client.cluster.brokers()}
+            if not found or (self.number not in found and not self.external):
+                raise Unwell("it is not in the cluster's metadata")
         finally:
             await client.close()
 
@@ -92,4 +119,4 @@ class Kafka(Service):
         # A small heap on few cores: the simplest collector costs the least. So does the first compiler alone: 1,250
         # records a second took 160 ms of CPU a second with it in Kafka's second half minute, 250 ms with both.
         options = [f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", LOGGING]
-        return ["java", *options, "-cp", f"{jars_folder(self.settings, self.name)}/*"]
+        return ["java", *options, "-cp", f"{jars_folder(self.settings, CLUSTER)}/*"]

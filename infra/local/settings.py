@@ -25,13 +25,36 @@ class Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class KafkaSettings(Part):
+class KafkaNode(Part):
     """One KRaft node, broker and controller in one process."""
 
-    bootstrap: str | None = Field(None, description="host:port of a Kafka that runs elsewhere; then none is started")
     port: Port = Field(9092, description="for clients")
     controller_port: Port = Field(9093, description="of the KRaft controller")
-    heap: Heap = Field("512m", description="Java heap")
+    proxied_port: Port | None = Field(None, description="for clients behind a proxy: a second listener")
+    proxy_port: Port | None = Field(None, description="of that proxy: where the second listener says that it is")
+
+
+class KafkaSettings(KafkaNode):
+    """A Kafka of one node, or of several: of three, each record is on three, and one of them may die."""
+
+    bootstrap: str | None = Field(None, description="host:port of a Kafka that runs elsewhere; then none is started")
+    peers: tuple[KafkaNode, ...] = Field((), description="nodes beside the first, a JSON list of their ports")
+    heap: Heap = Field("512m", description="Java heap of each node")
+
+    @property
+    def nodes(self) -> tuple[KafkaNode, ...]:
+        """All nodes that run here."""
+        return (self, *self.peers)
+
+    @property
+    def replication(self) -> int:
+        """Copies of every record."""
+        return min(len(self.nodes), 3)
+
+    @property
+    def min_insync(self) -> int:
+        """Copies that there are when a record is acknowledged: one node may be away."""
+        return max(1, self.replication - 1)
 
 
 class CassandraSettings(Part):

@@ -19,7 +19,7 @@ from infra.local import checks, provision
 from infra.local.cassandra import Cassandra
 from infra.local.checks import PortUse
 from infra.local.console import Console
-from infra.local.kafka import Kafka
+from infra.local.kafka import CLUSTER, Kafka
 from infra.local.postgres import Postgres
 from infra.local.service import Service
 from infra.local.settings import LocalSettings
@@ -74,11 +74,12 @@ class LocalStack:
         self._open = True
         checks.check_space(settings.data, settings.minimum_free_bytes)
         self.secrets = load_secrets(settings.data)
-        self.kafka = Kafka(settings)
+        self.brokers = [Kafka(settings, number) for number, _ in enumerate(settings.kafka.nodes, 1)]
+        self.kafka = self.brokers[0]
         self.cassandra = Cassandra(settings)
         self.postgres = Postgres(settings, self.secrets.postgres_password)
         self.engines = {name: Triton(settings, name, engine) for name, engine in settings.engines.items()}
-        everything: list[Service] = [self.kafka, self.cassandra, self.postgres, *self.engines.values()]
+        everything: list[Service] = [*self.brokers, self.cassandra, self.postgres, *self.engines.values()]
         self.services = {service.name: service for service in everything}
 
     async def start_services(self, *names: str, besides: tuple[PortUse, ...] = ()) -> Self:
@@ -95,7 +96,7 @@ class LocalStack:
     async def check(self, *names: str, besides: tuple[PortUse, ...] = ()) -> None:
         """Look for missing programs, left-over processes and taken ports. Raises StackError."""
         self.open()
-        here = [self.services[name] for name in names or self.services]
+        here = [self.services[each] for name in names or self.services for each in self._with(name)]
         here = [service for service in here if not service.external and service.name not in self._starts]
         for service in here:
             service.check()
@@ -106,10 +107,16 @@ class LocalStack:
         """Start one service unless it has been started; return when it is well. Raises StackError."""
         if name not in self._starts:
             await self.check(name)
-        if name not in self._starts:  # `check` gave others their turn.
-            self._starts[name] = asyncio.create_task(self._start(self.services[name]), name=f"start {name}")
+        names = self._with(name)
+        for each in names:  # `check` gave others their turn.
+            if each not in self._starts:
+                self._starts[each] = asyncio.create_task(self._start(self.services[each]), name=f"start {each}")
         # Several may wait for the same start; one that stops waiting does not end it for the others.
-        await asyncio.shield(self._starts[name])
+        await asyncio.gather(*(asyncio.shield(self._starts[each]) for each in names))
+
+    def _with(self, name: str) -> list[str]:
+        """A service, and those without which it is never well: Kafka is all of its nodes."""
+        return [broker.name for broker in self.brokers] if name == CLUSTER else [name]
 
     async def _start(self, service: Service) -> None:
         began = time.monotonic()
@@ -133,7 +140,11 @@ class LocalStack:
         """How to reach all of it, as the variables that Parley's own settings are read from."""
         self.open()
         settings = self.settings
-        return {
+        copies = {
+            "PARLEY_CLUSTER__REPLICATION": str(settings.kafka.replication),
+            "PARLEY_CLUSTER__MIN_INSYNC_REPLICAS": str(settings.kafka.min_insync),
+        }
+        return (copies if settings.kafka.peers else {}) | {
             "PARLEY_KAFKA__BOOTSTRAP": self.kafka.bootstrap,
             "PARLEY_MESSAGES__HOSTS": json.dumps(self.cassandra.hosts),
             "PARLEY_MESSAGES__PORT": str(self.cassandra.port),
