@@ -8,6 +8,7 @@ from parley.settings import ProtocolSettings
 from parley.topics import PROMPTS, TURNS, Topics
 from schemas.base import TIERS
 
+CHANGELOG = "-changelog"
 START_S = 10.0
 """How long a record may wait before its holder takes it: a rebalance and a takeover, with room to spare."""
 
@@ -22,6 +23,9 @@ class Patience:
     """A record that was taken and has not ended."""
 
 
+USUAL = Patience()
+
+
 @dataclass(frozen=True, slots=True)
 class Watched:
     """A group, and what is expected of it."""
@@ -29,7 +33,9 @@ class Watched:
     name: str
     topics: tuple[str, ...] | None = None
     """None: what its members subscribe to, or, when there are none, whatever it has committed."""
-    patience: Patience = Patience()
+    patience: Patience = USUAL
+    aside: frozenset[str] = frozenset()
+    """Topics that it has commits for which mean nothing: Faust's of its own tables."""
 
 
 def expected(topics: Topics, protocol: ProtocolSettings) -> list[Watched]:
@@ -51,5 +57,5 @@ def expected(topics: Topics, protocol: ProtocolSettings) -> list[Watched]:
         *workers,
         Watched("history-messages", (TURNS,)),
         Watched("history-sessions", (TURNS,)),
-        Watched("parley-usage", (TURNS,)),
+        Watched("parley-usage", (TURNS,), aside=frozenset(name for name in topics.topics if name.endswith(CHANGELOG))),
     ]

@@ -156,7 +156,7 @@ def _topics_of(state: GroupState) -> set[str]:
 
 def _scope(watched: Watched, state: GroupState, existing: dict[str, int]) -> _Scope:
     """The wanted topics' partitions. A topic that the group has left is named and not counted."""
-    has = _topics_of(state)
+    has = _topics_of(state) - watched.aside
     wanted = set(watched.topics if watched.topics is not None else state.subscribed or has)
     partitions = [TopicPartition(topic, n) for topic in sorted(wanted & set(existing)) for n in range(existing[topic])]
     missing = sorted((wanted | has) - set(existing))

@@ -13,7 +13,8 @@ from rich.text import Text
 
 from parley.timeline.fold import DEAD_LETTER, UNREADABLE, Entry, Folding
 from parley.timeline.redact import redacted
-from schemas.base import Item
+from parley.topics import TOKENS
+from schemas.base import Item, Route
 from schemas.operations import ContentRead
 from schemas.prompts import Cancel, InferenceRequest, PromptAccepted, Verdict
 from schemas.routes import Delta, Fence, Opened, Terminal
@@ -125,9 +126,10 @@ class Show:
 
 
 def summary(folding: Folding) -> list[str]:
-    """What each turn came to, in order of their numbers."""
+    """What each turn that was asked for came to, in order of their numbers."""
     told = []
-    for turn in sorted(folding.session.turns.values(), key=lambda turn: turn.number):
+    turns = [turn for turn in folding.session.turns.values() if turn.response in folding.routes]
+    for turn in sorted(turns, key=lambda turn: turn.number):
         transcript = folding.transcripts.get(turn.response)
         route = "its route was not read"
         if transcript is not None:
@@ -166,7 +168,7 @@ def _about(line: Line) -> str:
             return line.first.note
         case PromptAccepted():
             session = "new session, " if event.new_session else ""
-            return f"{session}{event.tier}, model {event.model or '-'}, {_size(event.items)}, route {event.route.topic}"
+            return f"{session}{event.tier}, model {event.model or '-'}, {_size(event.items)}, {_route(event.route)}"
         case Verdict():
             why = f" {', '.join(event.categories)}" if event.categories else ""
             return f"{event.stage}: {event.decision}{why} (policy {event.policy})"
@@ -198,6 +200,10 @@ def _about(line: Line) -> str:
             return f"{event.who} by {event.command}"
         case _:
             return ""
+
+
+def _route(route: Route) -> str:
+    return f"lane {route.partition}" if route.topic == TOKENS else "the session's own topic"
 
 
 def _why(event: Terminal | TurnEnded) -> str:
