@@ -19,6 +19,8 @@ from consumers.orchestrator.ending import end_on_route, end_turn
 from consumers.orchestrator.planning import parent_of, plan, request, started
 from parley.clock import now_ms
 from parley.errors import ParleyError, failure
+from parley.log.ranges import RouteGone
+from parley.log.taking import read_route
 from parley.retrying import pause_s, until_done
 from parley.session import Session, Turn, Void
 from parley.topics import TURNS
@@ -101,59 +103,59 @@ class Conversation:
         return not busy and (self._task is None or self._task.done())
 
     def accept(self, prompt: Prompt) -> None:
-        """A prompt of this session. A key can only be judged by who knows the session's past."""
+        """A prompt of this session. Those with a key are judged one after the other."""
         event = prompt.event
         # The session of a key is the same for all who send that key: only without one it is surely new. All that
         # has happened since a prompt came was folded, so a session that it began is known.
         self.past.known = self.past.known or (event.new_session and event.key_hash is None)
-        if self._arriving:
-            self._arriving.append(prompt)
-        elif event.key_hash is None or self.past.known or prompt.response in self.session.turns:
+        if event.key_hash is None and not self._arriving:
             self._admit(prompt)
-        else:
-            self._arriving.append(prompt)
+            return
+        self._arriving.append(prompt)
+        if len(self._arriving) == 1:
             self.shard.held.spawn(self._arrive(), f"arrivals-{self.session.id}")
 
     async def _arrive(self) -> None:
-        """In the order of the log, as soon as the past is known, or at the start deadline without it."""
+        """In the order of the log; those with a key as soon as it can be judged.
+
+        That takes the session's past, or the start deadline without it. And the first Opened decides: had a holder
+        before this one answered the prompt as a duplicate of a turn that has failed since, it would run unseen.
+        """
         while self._arriving:
+            prompt = self._arriving[0]
             unknown: ParleyError | None = None
-            if self._arriving[0].event.key_hash is not None:
+            first: Opened | None = None
+            if prompt.event.key_hash is not None:
                 try:
-                    await self.past.learn_for(self._arriving[0].response)
+                    await self.past.learn_for(prompt.response)
                 except ParleyError as error:
                     unknown = error
-            self._admit(self._arriving[0], unknown)
+                if self._age_ms(prompt) <= self._readable_ms:
+                    first = await self._first_opened(prompt)
+            self._admit(prompt, unknown, first)
             self._arriving.popleft()
         self.proceed()
 
-    def _admit(self, prompt: Prompt, unknown: ParleyError | None = None) -> None:
-        event = prompt.event
-        turn = self.session.turns.get(prompt.response)
-        late = now_ms() - prompt.appended > self.shard.tools.settings.protocol.max_turn_age_s * 1000
-        if late and turn is not None and turn.status is not None:
-            self.shard.held.end(prompt.offset)  # the past is read again: nobody reads its route any more
+    def _admit(self, prompt: Prompt, unknown: ParleyError | None = None, first: Opened | None = None) -> None:
+        """`first`: the Opened that stands on the prompt's route, if that is known."""
+        response = prompt.response
+        turn = self.session.turns.get(response)
+        opened = first or self._opened_as(prompt)
+        age_ms = self._age_ms(prompt)
+        late = age_ms > self.shard.tools.settings.protocol.max_turn_age_s * 1000
+        # What comes too late never ran and has no route; unless it did run, and its Opened may have been lost.
+        seen = not late or (turn is not None and turn.dispatched and age_ms <= self._readable_ms)
+        if seen and first is None:
+            self._opened[response] = self.shard.held.spawn(self._open(prompt.event, opened), "opened")
+        if opened.duplicate_of is not None or (late and turn is not None and turn.status is not None):
+            self.past.done(response)
+            self.shard.held.spawn(self._let_go(prompt), "done")
             return
-        duplicate, conflict = self._duplicate(prompt)
-        if not late:
-            waiting = turn is None and (bool(self._waiting) or self._serial() is not None) and duplicate is None
-            opened = Opened(
-                session=event.session,
-                user=event.user,
-                created_at=event.accepted_at,
-                waiting=waiting,
-                duplicate_of=duplicate,
-                conflict=conflict,
-                echo=event.echo,
-            )
-            self._opened[prompt.response] = self.shard.held.spawn(self._open(event, opened), "opened")
-        if duplicate is not None:
-            self.past.done(prompt.response)
-            self.shard.held.spawn(self._let_go(prompt), "duplicate")
-            return
-        self._prompts[prompt.response] = prompt
+        self._prompts[response] = prompt
         if turn is not None:
-            self._settle(prompt.response)  # an earlier holder began it
+            self._settle(response)  # an earlier holder began it
+        elif late:
+            self._expire(prompt)
         elif unknown is not None:
             self._end_aside(prompt, "failed", unknown.failure())
         elif len(self._waiting) >= self.shard.tools.settings.protocol.waiting_turns:
@@ -163,8 +165,46 @@ class Conversation:
             self._end_aside(prompt, "failed", busy)
         else:
             self._waiting.append(prompt)
-            self.shard.side.on_cancel(prompt.response, lambda: self._cancel_waiting(prompt))
+            self.shard.side.on_cancel(response, lambda: self._cancel_waiting(prompt))
         self.proceed()
+
+    def _opened_as(self, prompt: Prompt) -> Opened:
+        event = prompt.event
+        duplicate, conflict = self._duplicate(prompt)
+        turn = self.session.turns.get(prompt.response)
+        return Opened(
+            session=event.session,
+            user=event.user,
+            created_at=event.accepted_at,
+            waiting=turn is None and (bool(self._waiting) or self._serial() is not None) and duplicate is None,
+            duplicate_of=duplicate,
+            conflict=conflict,
+            echo=event.echo,
+        )
+
+    async def _first_opened(self, prompt: Prompt) -> Opened:
+        """Write Opened; the one that counts, which may be an earlier holder's."""
+        tools, event, opened = self.shard.tools, prompt.event, self._opened_as(prompt)
+
+        async def written_and_read() -> Opened:
+            offset = await tools.say(event.response, event.route, opened)
+            transcript = await read_route(tools.ranges, event.response, event.route, offset)
+            return transcript.opened or opened
+
+        try:
+            return await until_done(written_and_read)
+        except RouteGone:
+            return opened  # nobody reads it any more
+
+    @property
+    def _readable_ms(self) -> float:
+        """As long after a prompt somebody may still read its route."""
+        protocol = self.shard.tools.settings.protocol
+        return (protocol.resume_window_s + protocol.max_turn_age_s) * 1000
+
+    @staticmethod
+    def _age_ms(prompt: Prompt) -> int:
+        return now_ms() - prompt.appended
 
     def proceed(self) -> None:
         """Work off what is to be done, if nobody does."""
@@ -238,6 +278,11 @@ class Conversation:
             return
         if prompt not in self._waiting or prompt.response in self.session.turns:
             return
+        parent = self.session.turns.get(parent_of(self.session, prompt.event) or "")
+        if parent is not None and parent.status is None:
+            # It is being ended beside. What of it belongs to the conversation is known when it has ended.
+            await self._until_changed(parent)
+            return
         try:
             decision = self._decide(prompt)
         except ParleyError as error:
@@ -256,8 +301,8 @@ class Conversation:
         """
         protocol, side = self.shard.tools.settings.protocol, self.shard.side
         verdict = side.verdict(prompt.response)
-        if now_ms() - prompt.appended > protocol.max_turn_age_s * 1000:
-            self._end_aside(prompt, "expired", failure("expired", "the prompt waited too long to be answered"))
+        if self._age_ms(prompt) > protocol.max_turn_age_s * 1000:
+            self._expire(prompt)
         elif self.session.deleted or self.session.user not in (None, prompt.event.user):
             raise ParleyError("not_found", "there is no such conversation")
         elif side.cancelled(prompt.response):
@@ -333,6 +378,9 @@ class Conversation:
         if prompt in self._waiting and prompt.response not in self.session.turns:
             self._end_aside(prompt, "cancelled", None)
 
+    def _expire(self, prompt: Prompt) -> None:
+        self._end_aside(prompt, "expired", failure("expired", "the prompt waited too long to be answered"))
+
     def _end_aside(self, prompt: Prompt, kind: EndKind, why: Failure | None) -> None:
         if prompt in self._waiting:
             self._waiting.remove(prompt)
@@ -353,6 +401,7 @@ class Conversation:
                 if not await self._has_a_place(prompt):
                     await self._end_without_place(prompt, kind, why)
                     break
+                turn = self.session.turns.get(prompt.response)  # an earlier holder's decision may have landed since
                 about = (turn.started if turn else None) or self._undispatched(prompt.event)
                 await end_turn(self, about, kind, why)
             except ParleyError as error:

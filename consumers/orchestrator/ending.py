@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from itertools import count
 from typing import TYPE_CHECKING, Literal
 
 from consumers.orchestrator.planning import ending
@@ -12,8 +13,8 @@ from parley.log.ranges import RouteGone
 from parley.log.taking import take_turn
 from parley.topics import TURNS
 from parley.transcript import Transcript
-from schemas.base import Failure, Route, Timings, epoch_of
-from schemas.routes import Fence, Terminal, TerminalKind
+from schemas.base import Failure, Route, Timings, Usage, epoch_of
+from schemas.routes import Fence, Opened, Terminal, TerminalKind
 from schemas.turns import TurnStarted
 
 if TYPE_CHECKING:
@@ -46,15 +47,15 @@ async def end_turn(
     if kind == "expired":
         ended = expired(started, started.dispatch, at=now_ms())
     else:
-        fence = Fence(epoch=epoch_of(started.dispatch, held.takeover, 1), writer=secrets.token_hex(4))
         try:
-            transcript = await take_turn(tools.producer, tools.ranges, started.response, started.route, fence)
+            fence, transcript = await _take_opened(shard, started)
         except RouteGone:
             # Retention outlasts every reader: nobody can see what was there, or what is written now. Was there an
             # end that this fold began too late to see, the store has it.
             await conversation.past.learn()
             if turn.status is not None:
                 return
+            fence = _fence(shard, started, 1)
             transcript = Transcript(fence=fence)
         if transcript is None:
             return
@@ -66,6 +67,7 @@ async def end_turn(
                 failure=failure,
                 refusal=tools.policy.refusal.input if kind == "refused" else None,
                 model=started.model,
+                usage=_released(started, transcript),
                 ended_at=now_ms(),
             )
             await tools.say(started.response, started.route, terminal)
@@ -79,6 +81,37 @@ async def end_turn(
         )
     offset = await tools.log_turn(ended, held.partition)
     await tools.follower.reached(TURNS, held.partition, offset)
+
+
+async def _take_opened(shard: Shard, started: TurnStarted) -> tuple[Fence, Transcript | None]:
+    """Take the turn. An end is seen by nobody on a route that was never opened: then open it, and take it again."""
+    tools = shard.tools
+    for run in count(1):
+        fence = _fence(shard, started, run)
+        transcript = await take_turn(tools.producer, tools.ranges, started.response, started.route, fence)
+        if transcript is None or transcript.opened is not None:
+            break
+        opened = Opened(
+            session=started.session,
+            user=started.user,
+            created_at=started.accepted_at,
+            waiting=False,
+            echo=started.echo,
+        )
+        await tools.say(started.response, started.route, opened)
+    return fence, transcript
+
+
+def _fence(shard: Shard, started: TurnStarted, run: int) -> Fence:
+    return Fence(epoch=epoch_of(started.dispatch, shard.held.takeover, run), writer=secrets.token_hex(4))
+
+
+def _released(started: TurnStarted, transcript: Transcript) -> Usage:
+    """What an answer that broke off has cost: the text that was shown is counted like any other."""
+    if not transcript.deltas:
+        return Usage()
+    tokens = transcript.tokens
+    return Usage(input_tokens=started.prompt_tokens, output_tokens=tokens, generated_tokens=tokens)
 
 
 async def end_on_route(

@@ -26,17 +26,27 @@ async def take_turn(
         ParleyError: log_unavailable: fence again, with a greater epoch.
         RouteGone: the route no longer holds the turn's start.
     """
-    key = response.encode()
     offset = await producer.send(
         route.topic,
         encode_route_record((fence,)),
-        key=key,
+        key=response.encode(),
         partition=route.partition,
         headers=headers("fence", response=response),
     )
+    transcript = await read_route(ranges, response, route, offset)
+    return transcript if transcript.terminal is not None or transcript.holds(fence) else None
+
+
+async def read_route(ranges: RangeReader, response: str, route: Route, end: int) -> Transcript:
+    """What the route says of the turn, up to the record at `end`.
+
+    Raises:
+        ParleyError: log_unavailable.
+        RouteGone: the route no longer holds the turn's start.
+    """
     transcript = Transcript()
-    for record in await ranges.read(route.topic, route.partition, route.start, offset):
-        if record.key != key:
+    for record in await ranges.read(route.topic, route.partition, route.start, end):
+        if record.key != response.encode():
             continue
         try:
             events = decode_route_record(record.value or b"")
@@ -45,4 +55,4 @@ async def take_turn(
             continue
         for event in events:
             transcript.apply(event)
-    return transcript if transcript.terminal is not None or transcript.holds(fence) else None
+    return transcript

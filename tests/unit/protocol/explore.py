@@ -60,18 +60,26 @@ def explore(count: int, without: Iterable[str] = (), *, first: int = 0, processe
         return sum(pool.map(partial(schedules, without=tuple(without)), parts), Findings())
 
 
+def first_broken(rule: str, seeds: range) -> tuple[str, int, str] | None:
+    """The first schedule that shows that the rule is gone: rule, seed, and the promise that breaks."""
+    for seed in seeds:
+        if (promise := schedule(seed, [rule])) is not None:
+            return rule, seed, promise
+    return None
+
+
 def main(arguments: list[str]) -> None:
-    what, count, *rest = arguments
+    what, number, *rest = arguments
     begin = time.perf_counter()
+    first = next((int(word[1:]) for word in rest if word[0] == "@"), 0)
+    rules = [word for word in rest if word[0] != "@"]
     if what == "table":
-        for rule in rest or RULES:
-            found = explore(int(count), [rule])
-            real = {p: s for p, s in found.first.items() if p != BY_AGE}
-            where = min(real.values(), default=found.first.get(BY_AGE))
-            print(f"{rule:20} first {where} {dict(found.counts)} {found.first}", flush=True)
+        with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+            search = partial(first_broken, seeds=range(first, first + int(number)))
+            for rule, found in zip(rules or RULES, pool.map(search, rules or RULES), strict=True):
+                print(f"{rule:20} {found}", flush=True)
     else:
-        first = next((int(word[1:]) for word in rest if word[0] == "@"), 0)
-        found = explore(int(count), [word for word in rest if word[0] != "@"], first=first)
+        found = explore(int(number), rules, first=first)
         print(f"{found.schedules} schedules in {time.perf_counter() - begin:.0f} s: {dict(found.counts)} {found.first}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 
 from consumers.usage.tally import Counted, Hour, count
@@ -51,6 +52,7 @@ def _check(world: World) -> None:
     _check_gate(world, routes)
     _check_usage(world, states)
     for session in states.sessions.values():
+        _check_serial(session, routes, states)
         numbers = sorted(turn.number for turn in session.turns.values())
         require(numbers == list(range(1, len(numbers) + 1)), "turns of a session are numbered 1, 2, …")
     require(not any(world.engines.values()), "no engine works for a turn that has ended")
@@ -64,6 +66,8 @@ class StateLog:
         self.sessions: dict[object, Session] = {}
         self.believed: dict[str, list[TurnEnded]] = defaultdict(list)
         """Ends that were valid when they came: somebody may have gone by them."""
+        self.ended_at: dict[str, int] = {}
+        """When the first valid end came, in the order of all appends."""
         self.stored: dict[str, Standing] = defaultdict(Standing)
         self.ends: dict[int, list[Record]] = defaultdict(list)
         """All ends by partition, void ones too."""
@@ -83,6 +87,7 @@ class StateLog:
             self.ends[record.partition].append(record)
             if void is None:
                 self.believed[record.response].append(event)
+                self.ended_at.setdefault(record.response, record.at)
 
     def turn(self, prompt: PromptAccepted) -> Turn | None:
         session = self.sessions.get(prompt.session)
@@ -94,7 +99,7 @@ def _check_turn(world: World, prompt: PromptAccepted, route: list[Record], state
     turn = states.turn(prompt)
     transcript = _fold(world, route)
     if opened is not None and opened.duplicate_of is not None:
-        require(turn is None, "a prompt that was answered as a duplicate never runs")
+        require(turn is None or not _was_readable(world, prompt), "a prompt answered as a duplicate never runs")
         require(transcript.fence is None, "nothing but Opened is on the route of a duplicate")
         return
     if turn is None and opened is None and _late_duplicate(world, prompt):
@@ -107,7 +112,9 @@ def _check_turn(world: World, prompt: PromptAccepted, route: list[Record], state
         require(transcript.fence is None, "nothing expired is on a route")
         require(all(end.status == "expired" for end in ends), "an end that was believed lasts")
         return
-    require(opened is not None, "a turn that did not expire is opened")
+    require(opened is not None or not _was_readable(world, prompt), "a turn that did not expire is opened")
+    if opened is None:
+        return
     require(transcript.terminal is not None, "the route has one valid terminal")
     assert transcript.terminal is not None
     said = (transcript.terminal.kind, transcript.text, tuple(map(len, transcript.deltas)))
@@ -117,6 +124,10 @@ def _check_turn(world: World, prompt: PromptAccepted, route: list[Record], state
     if world.prompts_of and world.deleted == set():
         _check_context(states, route, turn, world)
     _check_readers(world, prompt, route, states)
+
+
+def _was_readable(world: World, prompt: PromptAccepted) -> bool:
+    return next(world.readable(record) for record in world.prompts() if record.event is prompt)
 
 
 def _late_duplicate(world: World, prompt: PromptAccepted) -> bool:
@@ -149,6 +160,17 @@ def _check_context(states: StateLog, route: list[Record], turn: Turn, world: Wor
             require(
                 record.context == context_text(session, turn.parent), "a turn remembers what the turns before it showed"
             )
+
+
+def _check_serial(session: Session, routes: dict[str, list[Record]], states: StateLog) -> None:
+    """Between the first and the last valid record of a worker on a turn's route no other turn of its session ends."""
+    spans = []
+    for turn in session.turns.values():
+        fences = [record.at for record in routes[turn.response] if record.context is not None]
+        if fences:
+            spans.append((fences[0], states.ended_at[turn.response]))
+    spans.sort()
+    require(all(end < begin for (_, end), (begin, _) in itertools.pairwise(spans)), "turns of a session run one by one")
 
 
 def _check_readers(world: World, prompt: PromptAccepted, route: list[Record], states: StateLog) -> None:
@@ -186,7 +208,7 @@ def _check_gate(world: World, routes: dict[str, list[Record]]) -> None:
 
 def _check_usage(world: World, states: StateLog) -> None:
     """Each turn is counted once, whatever is read twice."""
-    for partition, ends in states.ends.items():
+    for ends in states.ends.values():
         hour, remembered = Hour(), defaultdict[str, tuple[Counted, ...]](tuple)
         for times in (1, 2):
             for record in ends if times == 1 else ends[len(ends) // 2 :]:
@@ -197,8 +219,7 @@ def _check_usage(world: World, states: StateLog) -> None:
             turn
             for session in states.sessions.values()
             for turn in session.turns.values()
-            if turn.status is not None
-            and states.believed[turn.response][0].session.int % len(world.partitions) == partition
+            if turn.status is not None and turn.response in ended
         ]
         require(hour.turns == len(turns), "each turn is counted once")
         tokens = sum(len(turn.answer.split()) for turn in turns if turn.epoch != NO_EPOCH)

@@ -5,7 +5,7 @@ Control flow as in parley/log/group.py, with its names; Progress and Claim are p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 from parley.ownership import Claim, Progress
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 Task = Generator[None, None, Any]
 _DONE = object()
-_NEVER = 1 << 60
 
 
 class Held:
@@ -81,8 +80,9 @@ class Follower:
             for where, (position, handle) in list(self._followed.items()):
                 log = world.logs.log(where)
                 behind = len(log) - position[0]
-                take = behind if not behind or world.healing else choices.below(min(behind, 3) + 1)
-                for _ in range(take):
+                if not behind:
+                    continue
+                for _ in range(behind if world.healing else choices.below(min(behind, 3) + 1)):
                     if where not in self._followed:
                         break
                     position[0] += 1
@@ -112,6 +112,8 @@ class Member:
         self.in_flight: list[Commit] = []
         self.held: dict[int, Held] = {}
         self.queues: dict[Where, Queue] = {}
+        self.held_back: set[str] = set()
+        """Topics that what is sent to does not reach, for scripts."""
         self.follower = Follower(self)
         self.tasks: dict[tuple[Any, ...], Task] = {
             ("client",): self._client(),
@@ -330,6 +332,7 @@ class Member:
         queue = self.queues.get(where)
         if queue is None or queue.dead:
             queue = self.queues[where] = Queue(self.world.logs, where)
+            queue.stuck = where[0] in self.held_back
         return queue.send(record)
 
     def acknowledged(self, *records: Record) -> Generator[None, None, int]:
@@ -344,7 +347,3 @@ class Member:
             if record.heard == "failed":
                 raise SendFailed
         return records[-1].offset
-
-    def pause(self) -> Iterator[None]:
-        """Before trying again."""
-        yield

@@ -69,10 +69,8 @@ class Orchestrator(Member):
         self.shards = {}
 
     def take(self, taken: list[Held]) -> Task:
-        logs, follower = self.world.logs, self.follower
-        ends = {
-            held: [len(logs.log((topic, held.partition))) for topic in (TURNS, VERDICTS, CONTROL)] for held in taken
-        }
+        logs, follower, read = self.world.logs, self.follower, (TURNS, VERDICTS, CONTROL)
+        ends = {held: [len(logs.log((topic, held.partition))) for topic in read] for held in taken}
         for held in taken:
             shard = self.shards[held.partition] = Shard(self, held)
             follower.follow(TURNS, held.partition, 0, shard.on_turns)
@@ -106,6 +104,7 @@ class Conversation:
         self.world = shard.member.world
         self.without = shard.member.without
         self.session = session
+        self._arriving: deque[Record] = deque()
         self._waiting: deque[Record] = deque()
         self._prompts: dict[str, Record] = {}
         self._opened: set[str] = set()
@@ -126,28 +125,64 @@ class Conversation:
             self.proceed()
 
     def accept(self, prompt: Record) -> None:
+        """A key is judged in the order of the log, and what the first Opened says about it is what is done."""
+        if self._arriving or prompt.event.key_hash is not None:
+            self._arriving.append(prompt)
+            if len(self._arriving) == 1:
+                self.held.spawn(f"arrivals-{self.session.id}", self._arrive())
+        else:
+            self._admit(prompt, None)
+
+    def _arrive(self) -> Task:
+        while self._arriving:
+            prompt = self._arriving[0]
+            first: Opened | None = None
+            if prompt.event.key_hash is not None and self.world.readable(prompt):
+                opened = self._opened_as(prompt)
+                first = opened if "first-opened" in self.without else (yield from self._first(prompt, opened))
+            self._admit(prompt, first)
+            self._arriving.popleft()
+        self.proceed()
+
+    def _first(self, prompt: Record, opened: Opened) -> Generator[None, None, Opened]:
+        """The Opened that counts, once one of this holder stands in the log."""
+        event: PromptAccepted = prompt.event
+        while True:
+            try:
+                offset = yield from self.member.acknowledged(self.member.send(LANE, Record(opened, event.response)))
+                break
+            except SendFailed:
+                yield
+        route = self.world.logs.log(LANE)[event.route.start : offset + 1]
+        return next(r.event for r in route if r.response == event.response and isinstance(r.event, Opened))
+
+    def _opened_as(self, prompt: Record) -> Opened:
+        event: PromptAccepted = prompt.event
+        turn = self.session.turns.get(event.response)
+        duplicate, conflict = self._duplicate(prompt)
+        return Opened(
+            session=event.session,
+            user=event.user,
+            created_at=event.accepted_at,
+            waiting=turn is None and (bool(self._waiting) or self._serial() is not None) and duplicate is None,
+            duplicate_of=duplicate,
+            conflict=conflict,
+        )
+
+    def _admit(self, prompt: Record, first: Opened | None) -> None:
         event: PromptAccepted = prompt.event
         response = event.response
         turn = self.session.turns.get(response)
         late = self.world.too_old(prompt)
-        if late and turn is not None and turn.status is not None:
-            self.held.end(prompt.offset)
-            return
-        duplicate, conflict = self._duplicate(prompt)
-        if not late or "expired-off-route" in self.without:
-            waiting = turn is None and (bool(self._waiting) or self._serial() is not None) and duplicate is None
-            opened = Opened(
-                session=event.session,
-                user=event.user,
-                created_at=event.accepted_at,
-                waiting=waiting,
-                duplicate_of=duplicate,
-                conflict=conflict,
-            )
+        opened = first or self._opened_as(prompt)
+        duplicate = opened.duplicate_of
+        over = late and turn is not None and turn.status is not None
+        unopened = not late or (turn is not None and turn.dispatched and self.world.readable(prompt))
+        if (unopened and first is None) or ("first-opened" in self.without and not late):
             self._opened.add(response)
             self.held.spawn(f"opened-{response}", self._open(response, opened))
-        if duplicate is not None:
-            self.held.spawn(f"duplicate-{response}", self._let_go(prompt))
+        if duplicate is not None or over:
+            self.held.spawn(f"done-{response}", self._let_go(prompt))
             return
         self._prompts[response] = prompt
         if turn is not None:

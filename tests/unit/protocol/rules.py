@@ -35,6 +35,7 @@ RULES = {
     "opened-acked": "a prompt is done with only when its Opened is acknowledged",
     "replay-first": "a new holder folds the state log to its end before it acts",
     "dedupe": "a prompt whose key stands for a turn already is answered with that turn",
+    "first-opened": "of a prompt with a key the first Opened decides, whoever wrote it",
     "verdict-gate": "no delta before the verdict on the prompt",
     "fail-closed": "no verdict in time: nothing is said",
     "serial": "turns of a session run one after the other",

@@ -26,6 +26,7 @@ from .worker import Worker
 
 PROTOCOL = ProtocolSettings(waiting_turns=2)
 MAX_AGE_MS = int(1000 * PROTOCOL.max_turn_age_s)
+READABLE_MS = MAX_AGE_MS + int(1000 * PROTOCOL.resume_window_s)
 JUMP_MS = MAX_AGE_MS * 5 // 9
 """A jump of the clock: two make a turn too old, one does not."""
 SLOTS = (0, 1)
@@ -84,6 +85,10 @@ class World:
     def too_old(self, record: Record) -> bool:
         """Such a record is never run."""
         return self.now - record.timestamp > MAX_AGE_MS
+
+    def readable(self, record: Record) -> bool:
+        """Somebody may still read the route of such a prompt."""
+        return self.now - record.timestamp <= READABLE_MS
 
     def overdue(self, decision: TurnStarted) -> bool:
         return self.now > decision.deadline + MAX_AGE_MS
@@ -183,14 +188,16 @@ class World:
                         self.launch(coordinator, slot)
 
     def round(self) -> None:
-        """Everybody moves, everything arrives."""
+        """Everybody moves, everything arrives, unless it is stalled or stuck."""
         for process in list(self.processes):
-            for key in list(process.tasks):
-                process.advance(key)
+            if not process.stalled:
+                for key in list(process.tasks):
+                    process.advance(key)
         while self.commits:
             self.commits.pop(0).process()
         for queue in list(self.logs.queues):
-            queue.land()
+            if not queue.stuck:
+                queue.land()
         for coordinator in self.coordinators:
             coordinator.complete()
         self.supervise()
