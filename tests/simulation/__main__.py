@@ -1,0 +1,72 @@
+"""Run schedules by hand: `python -m tests.simulation --seed 17 --trace`, or `--first 1 --count 5000`."""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import gc
+import json
+import logging
+import os
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+if os.environ.get("PYTHONHASHSEED") != "0":  # sets of strings must have one order
+    command = [sys.executable, "-m", "tests.simulation", *sys.argv[1:]]
+    os.execve(sys.executable, command, {**os.environ, "PYTHONHASHSEED": "0"})
+
+from tests.simulation.install import install
+from tests.simulation.plan import Plan, plan_of
+from tests.simulation.scenarios import SCENARIOS
+from tests.simulation.trace import tracer
+from tests.simulation.world import Outcome, run_plan
+
+HANG_S = 60
+"""A schedule that takes so long is stuck within one callback: the stack says where."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seed", type=int, action="append", default=[], help="a seed; may be given several times")
+    parser.add_argument("--first", type=int, default=0, help="the first of a range of seeds")
+    parser.add_argument("--count", type=int, default=0, help="how many seeds from there on")
+    parser.add_argument("--scenario", choices=SCENARIOS, action="append", default=[], help="a fault of the past")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin nothing after so long")
+    parser.add_argument("--trace", action="store_true", help="print all that happens; what is said is made up")
+    parser.add_argument("--logs", action="store_true", help="also print what the roles log")
+    parser.add_argument("--json", action="store_true", help="one line of JSON for each")
+    args = parser.parse_args()
+    logging.basicConfig(level=logging.INFO if args.logs else logging.CRITICAL, format="%(name)40s: %(message)s")
+    install()
+    plans: dict[str, Plan] = {name: SCENARIOS[name]() for name in args.scenario}
+    plans |= {f"seed {seed}": plan_of(seed) for seed in (*args.seed, *range(args.first, args.first + args.count))}
+    began, ran, broken = time.perf_counter(), 0, 0
+    with tempfile.TemporaryDirectory() as scratch:
+        gc.collect()
+        gc.freeze()
+        for name, plan in plans.items():
+            if time.perf_counter() - began > args.seconds:
+                break
+            faulthandler.dump_traceback_later(HANG_S, exit=True)
+            outcome = run_plan(plan, Path(scratch), tracer() if args.trace else lambda at, what: None)
+            ran, broken = ran + 1, broken + bool(outcome.problems)
+            if args.json:
+                print(json.dumps(asdict(outcome)), flush=True)
+            elif outcome.problems or not args.count:
+                print(_lines(name, outcome), flush=True)
+    if not args.json:
+        print(f"{broken} of {ran} broken, {time.perf_counter() - began:.1f} s")
+    return 1 if broken else 0
+
+
+def _lines(name: str, outcome: Outcome) -> str:
+    about = f"{outcome.virtual_s:.1f} s, healed after {outcome.healed_s:.1f} s, {outcome.steps} steps"
+    head = f"{name}: {outcome.turns} turns {outcome.ends}, {about}"
+    return "\n  ".join([head, *dict.fromkeys(outcome.problems)])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
