@@ -160,3 +160,16 @@ def test_nothing_is_kept_of_turns_that_are_gone(turns: int) -> None:
     slots.admission.leave()
     assert slots.admission._heap == []
     assert slots.admission._waiting == {}
+
+
+def test_fewer_slots_end_nobody_and_more_let_in_who_waits() -> None:
+    """A worker whose own engine is dead takes half the slots of another's."""
+    slots = Slots(2)
+    for response in "abcd":
+        slots.enter(response)
+    slots.admission.resize(1)
+    assert slots.admission.running == 2
+    slots.admission.leave()
+    assert slots.admitted == ["a", "b"]
+    slots.admission.resize(3)
+    assert slots.admitted == ["a", "b", "c", "d"]
