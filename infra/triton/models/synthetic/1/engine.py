@@ -12,8 +12,8 @@ from llmapi.gauge import ActiveRequests
 from llmapi.request import Ask
 from script import Answer, Script, script_of
 
-CANCEL_POLL_S = 0.1
-"""How often each caller is asked whether it has gone."""
+CANCEL_POLL_S = 0.5
+"""How often each caller is asked whether it has gone: a message each. Who is in a hurry sends a stop."""
 SHORTEST_SLEEP_S = 0.001
 """Streams that are due within this time are served in one go."""
 NEVER = float("inf")
