@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from infra.local.aside import settings_aside
-from infra.local.beside import environment_of
+from infra.local.beside import Beside, edge_beside, environment_of
 from infra.local.find import role_pid
 from infra.local.settings import DEMO_KEY, LocalSettings
 
@@ -128,6 +128,13 @@ async def system(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Syst
         yield running
     finally:
         await running.stop()
+
+
+@pytest.fixture(scope="module")
+async def second(system: System) -> AsyncIterator[Beside]:
+    """Another edge of the same system."""
+    async with edge_beside(system.settings, system.log.with_name("second-edge.log")) as edge:
+        yield edge
 
 
 @pytest.fixture

@@ -15,15 +15,9 @@ import httpx
 import pytest
 import websockets
 
-from infra.local.beside import Beside, edge_beside
+from infra.local.beside import Beside
 from tests.e2e.chat import TERMINALS, Chat, Heard, chatting, kept, texts
 from tests.e2e.conftest import System
-
-
-@pytest.fixture(scope="module")
-async def second(system: System) -> AsyncIterator[Beside]:
-    async with edge_beside(system.settings, system.log.with_name("second-edge.log")) as edge:
-        yield edge
 
 
 @pytest.fixture

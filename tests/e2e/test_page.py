@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shutil
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
+import httpx
 import pytest
 from playwright.async_api import Browser, BrowserContext, Page, WebSocketRoute, async_playwright, expect
 
+from infra.local.beside import Beside
 from tests.e2e.conftest import System
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -157,6 +160,68 @@ async def test_a_running_answer_goes_on_in_another_tab(page: Page, context: Brow
     other = await context.new_page()
     await other.goto(page.url)
     assert await answered(other) == words(100)
+
+
+async def test_two_tabs_on_two_edges_show_every_answer_of_a_conversation(
+    page: Page, context: BrowserContext, system: System, second: Beside, client: httpx.AsyncClient
+) -> None:
+    """F04: three turns and one regenerated, asked for here and there, without a reload."""
+    await say(page, "One", words=10, first_ms=10, period_ms=10)
+    assert await answered(page) == words(10)
+    conversation = page.url.partition("#c=")[2]
+    other = await context.new_page()
+    await other.goto(f"{second.base_url}/#key={system.key}&c={conversation}")
+    assert await answered(other) == words(10)
+    await other.select_option("#model", "synthetic")
+    for number, (tab, watching) in enumerate([(other, page), (page, other)], start=2):
+        await watching.evaluate(WATCH)
+        await say(tab, f"Number {number}", words=10 * number, first_ms=10, period_ms=50)
+        for each in (watching, tab):
+            await expect(each.locator(".user").last).to_contain_text(f"Number {number}")
+            await expect(each.locator(".assistant")).to_have_count(number)
+            assert await answered(each) == words(10 * number)
+        texts = await watching.evaluate("() => window.seen")
+        assert len(set(texts)) >= 5  # it came live
+    items = (await client.get(f"/v1/conversations/{conversation}/items")).json()["data"]
+    again = {"model": "synthetic", "previous_response_id": items[2]["response_id"]}
+    script = json.dumps({"words": 40, "first_ms": 10, "period_ms": 20})
+    await client.post("/v1/responses", json=again | {"input": f"Number 3, again\n::script {script}"})
+    for each in (page, other):
+        await expect(each.locator(".assistant")).to_have_count(4)
+        assert await answered(each) == words(40)
+        await expect(each.locator(".user")).to_have_count(4)
+
+
+async def test_a_page_whose_edge_hears_nothing_any_more_notices_and_goes_on(
+    context: BrowserContext, system: System
+) -> None:
+    """F46 in the browser: nothing passes either way for a while, nobody closes anything."""
+    silent = asyncio.Event()
+
+    def pass_on(socket: WebSocketRoute) -> None:
+        server, dead = socket.connect_to_server(), [False]
+
+        def unless_silent(send: Callable[[str | bytes], None]) -> Callable[[str | bytes], None]:
+            def relay(message: str | bytes) -> None:
+                dead[0] = dead[0] or silent.is_set()
+                if not dead[0]:
+                    send(message)
+
+            return relay
+
+        socket.on_message(unless_silent(server.send))
+        server.on_message(unless_silent(socket.send))
+
+    await context.route_web_socket(re.compile("/v1/responses"), pass_on)
+    page = await context.new_page()
+    await page.goto(f"{system.base_url}/#key={system.key}")
+    await page.select_option("#model", "synthetic")
+    await say(page, "Count", words=100, first_ms=10, period_ms=50)
+    await expect(page.locator(".assistant .body")).to_contain_text("w020", timeout=ANSWER_MS)
+    silent.set()
+    await expect(page.locator("#notice")).to_contain_text("Reconnecting", timeout=45_000)
+    silent.clear()
+    assert await answered(page) == words(100)
 
 
 async def test_a_lost_socket_is_opened_again_and_the_answer_resumed(context: BrowserContext, system: System) -> None:
