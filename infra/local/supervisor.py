@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,10 +35,13 @@ class Restarts:
     limit: int = 8
     failures: int = 0
 
-    def after(self, lived: float) -> float | None:
-        """Seconds to wait after a run of `lived` seconds; None: give up, `limit` runs in a row were too short."""
+    def after(self, lived: float, *, killed: bool = False) -> float | None:
+        """Seconds to wait after a run of `lived` seconds; None: give up, `limit` runs in a row were too short.
+
+        One that was `killed` did not fail: somebody else ended it.
+        """
         self.failures = 1 if lived >= self.stable else self.failures + 1
-        if self.failures >= self.limit:
+        if self.failures >= self.limit and not killed:
             return None
         return min(self.first * 2.0 ** (self.failures - 1), self.longest)
 
@@ -89,7 +93,7 @@ class Supervisor:
         while True:
             began = time.monotonic()
             code = await self._run(role.name, program or await self._start(role, role.argv))
-            wait = restarts.after(time.monotonic() - began)
+            wait = restarts.after(time.monotonic() - began, killed=code == -signal.SIGKILL)
             if wait is None and role.nice:
                 wait = GIVEN_UP_S
                 self._console.say(f"{role.name} keeps ending: the rest goes on without it")

@@ -150,7 +150,7 @@ class Running:
                 code = await service.process.wait()
             finally:
                 watching.cancel()
-            wait = restarts.after(time.monotonic() - began)
+            wait = restarts.after(time.monotonic() - began, killed=code == -signal.SIGKILL)
             if wait is None:
                 raise StackError(
                     f"{service.title} ended {restarts.limit} times in a row: giving up; see {service.log}."

@@ -86,6 +86,10 @@ class TestRestarts:
         restarts = Restarts(limit=3)
         assert [restarts.after(lived=0) is None for _ in range(3)] == [False, False, True]
 
+    def test_nothing_is_given_up_for_being_killed(self) -> None:
+        restarts = Restarts(limit=3)
+        assert all(restarts.after(lived=0, killed=True) is not None for _ in range(10))
+
     def test_a_stable_run_makes_good_the_failures_before_it(self) -> None:
         restarts = Restarts(first=0.1, stable=10, limit=3)
         assert [restarts.after(lived) for lived in (0, 0, 10, 0, 12)] == [0.1, 0.2, 0.1, 0.2, 0.1]
