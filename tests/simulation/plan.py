@@ -49,6 +49,7 @@ class Plan:
     """A seed's world. Without anything: two sessions and no trouble."""
 
     seed: int
+    name: str
     sessions: int = 2
     turns: int = 3
     cancels: float = 0.0
@@ -116,7 +117,7 @@ def plan_of(seed: int) -> Plan:
     """Seed 0 is a quiet day."""
     rng = random.Random(seed)
     if seed == 0:
-        return Plan(seed)
+        return Plan(seed, "seed 0")
     trouble = Trouble()
     for each in fields(Trouble):
         if rng.random() < 0.25:
@@ -129,6 +130,7 @@ def plan_of(seed: int) -> Plan:
     kinds = tuple(kind for kind in dict.fromkeys(ACTS) if rng.random() < 0.35)
     return Plan(
         seed,
+        f"seed {seed}",
         sessions=rng.randint(1, 4),
         turns=rng.randint(1, 4),
         cancels=rng.choice((0.0, 0.0, 0.3, 0.6)),

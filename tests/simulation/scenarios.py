@@ -15,8 +15,8 @@ from tests.simulation.plan import Plan
 from tests.simulation.world import Simulation
 
 
-def _quiet(script: Callable[[Simulation], None]) -> Plan:
-    return Plan(1, sessions=1, turns=1, start_s=0.1, trouble_s=20.0, script=script)
+def _quiet(name: str, script: Callable[[Simulation], None]) -> Plan:
+    return Plan(1, name, sessions=1, turns=1, start_s=0.1, trouble_s=20.0, script=script)
 
 
 def request_not_acknowledged() -> Plan:
@@ -29,7 +29,7 @@ def request_not_acknowledged() -> Plan:
         for tier in ("paid", "free"):
             simulation.cluster.fates[f"send chat.inference.synthetic.{tier}"] = [Fate(lands_s=0.0, fails_s=9.0)]
 
-    return _quiet(script)
+    return _quiet("request_not_acknowledged", script)
 
 
 def takeover_lands_late() -> Plan:
@@ -41,7 +41,7 @@ def takeover_lands_late() -> Plan:
     def script(simulation: Simulation) -> None:
         simulation.cluster.fates["commit moderation"] = [Fate(lands_s=9.0, fails_s=0.01)]
 
-    return _quiet(script)
+    return _quiet("takeover_lands_late", script)
 
 
 def takeover_number_comes_back() -> Plan:
@@ -53,7 +53,7 @@ def takeover_number_comes_back() -> Plan:
     def script(simulation: Simulation) -> None:
         simulation.cluster.fates["commit moderation"] = [Fate(3.0, fails_s=0.01), Fate(0.0, fails_s=0.01)]
 
-    return _quiet(script)
+    return _quiet("takeover_number_comes_back", script)
 
 
 def parent_is_being_ended() -> Plan:
@@ -78,7 +78,7 @@ def parent_is_being_ended() -> Plan:
 
         simulation.users.run = talk  # type: ignore[method-assign]
 
-    return _quiet(script)
+    return _quiet("parent_is_being_ended", script)
 
 
 SCENARIOS: dict[str, Callable[[], Plan]] = {

@@ -74,7 +74,9 @@ class SimStore:
         deleted = any(isinstance(event, SessionDeleted) for event in events)
         return SessionHeader(session, events[0].user, max(numbers, default=0), deleted)
 
-    async def turns(self, session: UUID, *, after: int = 0, limit: int, **_: Any) -> list[StoredTurn]:
+    async def turns(
+        self, session: UUID, *, after: int = 0, before: int | None = None, limit: int, newest_first: bool = False
+    ) -> list[StoredTurn]:
         of: dict[str, list[TurnStarted | TurnEnded]] = {}
         for event in self._events(session):
             if isinstance(event, TurnStarted | TurnEnded):
@@ -86,4 +88,5 @@ class SimStore:
                 turns.append(
                     fold.turn(fold.started.items if fold.started else (), fold.ended.output if fold.ended else ())
                 )
-        return sorted((turn for turn in turns if turn.turn > after), key=lambda turn: turn.turn)[:limit]
+        wanted = [turn for turn in turns if turn.turn > after and (before is None or turn.turn < before)]
+        return sorted(wanted, key=lambda turn: turn.turn, reverse=newest_first)[:limit]

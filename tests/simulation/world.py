@@ -37,7 +37,7 @@ PATIENCE_S = 15.0
 class Outcome:
     """What came of a seed."""
 
-    seed: int
+    name: str
     problems: list[str] = field(default_factory=list)
     turns: int = 0
     ends: dict[str, int] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Simulation:
         random.seed(plan.seed)
         rng = random.Random(plan.seed)
         self.plan = plan
-        self.outcome = Outcome(plan.seed)
+        self.outcome = Outcome(plan.name)
         self.loop = SimLoop(random.Random(rng.random()))
         self._trace = trace
         settings = base_settings(scratch)
