@@ -56,22 +56,38 @@ async def nginx(system: System, tmp_path: Path) -> AsyncIterator[str]:
         await process.wait()
 
 
-async def test_f49_tokens_are_not_gathered_by_a_proxy(system: System, nginx: str) -> None:
-    script = json.dumps({"first_ms": 50, "period_ms": 50, "words": 500})
-    body = {"model": "synthetic", "input": f"::script {script}", "stream": True, "max_output_tokens": 60}
-    arrivals: list[float] = []
-    headers = system.headers | {"accept-encoding": "gzip"}
-    async with (
-        httpx.AsyncClient(base_url=nginx, headers=headers, timeout=30) as client,
-        client.stream("POST", "/v1/responses", json=body) as answer,
-    ):
+async def arrivals(client: httpx.AsyncClient, url: str) -> list[float]:
+    """When each piece of a response's text came."""
+    moments = []
+    async with client.stream("GET", url) as answer:
         assert "content-encoding" not in answer.headers
         assert "no-transform" in answer.headers["cache-control"]
+        assert "no-cache" in answer.headers["cache-control"]
         async for line in answer.aiter_lines():
             if line.startswith("data:") and '"response.output_text.delta"' in line:
-                arrivals.append(time.perf_counter())
-    assert len(arrivals) > 50
-    gaps = sorted(b - a for a, b in pairwise(arrivals))
+                moments.append(time.perf_counter())
+    return moments
+
+
+def p95_gap(moments: list[float]) -> float:
+    gaps = sorted(b - a for a, b in pairwise(moments))
+    return gaps[int(len(gaps) * 0.95)]
+
+
+async def test_f49_tokens_are_not_gathered_by_a_proxy(system: System, nginx: str) -> None:
+    """At 20 tokens a second the gaps stay below 150 ms for 95% of them; where the machine is so busy that they don't
+    without a proxy, the same response is read directly too, and the proxy may add next to nothing."""
+    script = json.dumps({"first_ms": 50, "period_ms": 50, "words": 500})
+    body = {"model": "synthetic", "input": f"::script {script}", "max_output_tokens": 60}
+    headers = system.headers | {"accept-encoding": "gzip"}
+    async with (
+        httpx.AsyncClient(base_url=nginx, headers=headers, timeout=60) as proxied,
+        httpx.AsyncClient(base_url=system.base_url, headers=headers, timeout=60) as direct,
+    ):
+        asked = (await direct.post("/v1/responses", json=body | {"background": True})).json()["id"]
+        url = f"/v1/responses/{asked}?stream=true"
+        through, straight = await asyncio.gather(arrivals(proxied, url), arrivals(direct, url))
+    assert len(through) > 50
     # The engine says a word every 50 ms for 3 s; a proxy that gathers would hand them over in one lump.
-    assert arrivals[-1] - arrivals[0] > 2.0
-    assert gaps[int(len(gaps) * 0.95)] < 0.15
+    assert through[-1] - through[0] > 2.0
+    assert p95_gap(through) < max(0.15, p95_gap(straight) + 0.03)
