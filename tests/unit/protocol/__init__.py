@@ -7,6 +7,10 @@ store's standing, the usage tally); the roles' control flow, in production async
 every `yield` is a point where anything else may happen. At the end all troubles are over, everything must come to rest,
 and `invariants.broken(world)` must find nothing.
 
-    python -m tests.unit.protocol explore 20000        # how many schedules break which promise
-    python -m tests.unit.protocol table 5000           # each rule taken away: where a schedule first shows it
+In tests/unit, with the project's root in PYTHONPATH:
+
+    python -m protocol explore 20000          # how many schedules break which promise, and where first
+    python -m protocol explore 5000 proof     # the same without a rule of rules.RULES
+    python -m protocol table 5000             # each rule taken away: the first seed that shows it
+    python -m protocol show 17 proof          # what was appended in one schedule
 """

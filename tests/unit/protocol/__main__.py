@@ -1,4 +1,4 @@
-"""`python -m protocol explore COUNT [RULE …] [@SEED]`, `python -m protocol table COUNT [RULE …]`, from tests/unit."""
+"""See the package's docstring."""
 
 import sys
 

@@ -13,6 +13,7 @@ from multiprocessing import get_context
 
 from .choices import Seeded
 from .invariants import broken
+from .log import Record
 from .rules import RULES
 from .world import World
 
@@ -60,6 +61,30 @@ def explore(count: int, without: Iterable[str] = (), *, first: int = 0, processe
         return sum(pool.map(partial(schedules, without=tuple(without)), parts), Findings())
 
 
+def timeline(world: World) -> list[str]:
+    """Everything that was appended, in order."""
+    return [_line(world, record) for record in world.logs.everything()]
+
+
+_SHOWN = ("turn", "parent", "pool", "why", "dispatch", "epoch", "status", "writer", "seq", "text", "kind", "waiting")
+_SHOWN_OF_KEYS = ("key_hash", "duplicate_of", "decision")
+
+
+def _line(world: World, record: Record) -> str:
+    names = {prompt.response: f"{prompt.event.user.int - 1}.{n}" for n, prompt in enumerate(world.prompts())}
+    fields = {
+        name: names.get(value, value)
+        for name in (*_SHOWN, *_SHOWN_OF_KEYS)
+        if (value := getattr(record.event, name, None)) is not None
+    }
+    about = " ".join(f"{name}={value}" for name, value in fields.items())
+    where = f"{record.topic}-{record.partition}@{record.offset}"
+    age_s = (record.timestamp - world.started) // 1000
+    return (
+        f"{record.at:4} {age_s:6} s {where:22} {names.get(record.response, '')} {type(record.event).__name__} {about}"
+    )
+
+
 def first_broken(rule: str, seeds: range) -> tuple[str, int, str] | None:
     """The first schedule that shows that the rule is gone: rule, seed, and the promise that breaks."""
     for seed in seeds:
@@ -78,6 +103,10 @@ def main(arguments: list[str]) -> None:
             search = partial(first_broken, seeds=range(first, first + int(number)))
             for rule, found in zip(rules or RULES, pool.map(search, rules or RULES), strict=True):
                 print(f"{rule:20} {found}", flush=True)
+    elif what == "show":
+        world = World(Seeded(int(number)), frozenset(rules))
+        world.run()
+        print(*timeline(world), broken(world), sep="\n")
     else:
         found = explore(int(number), rules, first=first)
         print(f"{found.schedules} schedules in {time.perf_counter() - begin:.0f} s: {dict(found.counts)} {found.first}")

@@ -61,6 +61,10 @@ class Logs:
             found = self._logs[where] = []
         return found
 
+    def everything(self) -> list[Record]:
+        """All records of all logs, in the order in which they were appended."""
+        return sorted((record for log in self._logs.values() for record in log), key=lambda record: record.at)
+
     def append(self, where: Where, record: Record) -> Record:
         log = self.log(where)
         record.where, record.offset, record.timestamp, record.at = where, len(log), self.now, self.appended

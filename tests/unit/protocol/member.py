@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from .world import World
 
 Task = Generator[None, None, Any]
-_DONE = object()
 
 
 class Held:
@@ -26,6 +25,7 @@ class Held:
     def __init__(self, member: Member, partition: int, takeover: int, progress: Progress) -> None:
         self.member = member
         self.partition = partition
+        self.log = member.world.logs.log((member.coordinator.topic, partition))
         self.takeover = takeover
         self.progress = progress
         self.lost = False
@@ -61,24 +61,23 @@ class Follower:
 
     def __init__(self, member: Member) -> None:
         self._member = member
-        self._followed: dict[Where, tuple[list[int], Callable[[Record], None]]] = {}
+        self._followed: dict[Where, tuple[list[Record], list[int], Callable[[Record], None]]] = {}
 
     def follow(self, topic: str, partition: int, start: int, handle: Callable[[Record], None]) -> None:
-        self._followed[topic, partition] = ([start], handle)
+        self._followed[topic, partition] = (self._member.world.logs.log((topic, partition)), [start], handle)
 
     def unfollow(self, topic: str, partition: int) -> None:
         self._followed.pop((topic, partition), None)
 
     def reached(self, topic: str, partition: int, offset: int) -> Task:
-        while (found := self._followed.get((topic, partition))) is not None and found[0][0] <= offset:
+        while (found := self._followed.get((topic, partition))) is not None and found[1][0] <= offset:
             yield
 
     def run(self) -> Task:
         choices, world = self._member.choices, self._member.world
         while True:
             yield
-            for where, (position, handle) in list(self._followed.items()):
-                log = world.logs.log(where)
+            for where, (log, position, handle) in list(self._followed.items()):
                 behind = len(log) - position[0]
                 if not behind:
                     continue
@@ -147,15 +146,20 @@ class Member:
 
     def advance(self, key: tuple[Any, ...]) -> None:
         task = self.tasks.get(key)
-        if task is not None and next(task, _DONE) is _DONE and self.tasks.get(key) is task:
-            del self.tasks[key]
+        if task is None:
+            return
+        try:
+            next(task)
+        except StopIteration:
+            if self.tasks.get(key) is task:
+                del self.tasks[key]
 
     def at_rest(self) -> bool:
         return not self.dead and self.open and all(key[0] in self.endless for key in self.tasks)
 
     def die(self) -> None:
         """Records in flight may still land: any prefix of each queue."""
-        self.dead, self.tasks = True, {}
+        self.dead, self.tasks, self.world.missed = True, {}, True
         for queue in self.queues.values():
             queue.fail(self.choices.below(len(queue.records) + 1))
 
@@ -271,10 +275,10 @@ class Member:
         while True:
             yield
             for held in list(self.held.values()):
-                log = self.world.logs.log((self.coordinator.topic, held.partition))
-                if not held.gate or held.progress.position >= len(log) or held.progress.span >= self.world.window:
+                progress = held.progress
+                if not held.gate or progress.position >= len(held.log) or progress.span >= self.world.window:
                     continue
-                record = log[held.progress.position]
+                record = held.log[progress.position]
                 if held.progress.take(record.offset):
                     self.record(held, record)
 

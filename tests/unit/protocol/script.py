@@ -120,7 +120,7 @@ class Script:
 
     def kill(self, process: Member, on_the_wire: int = 0) -> None:
         """SIGKILL; so many records of each producer are on the wire."""
-        process.dead, process.tasks = True, {}
+        process.dead, process.tasks, self.world.missed = True, {}, True
         for queue in process.queues.values():
             queue.fail(min(on_the_wire, len(queue.records)))
         self.world.supervise()

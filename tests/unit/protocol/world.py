@@ -56,6 +56,7 @@ class World:
         self.by_age = False
         """Nothing moved any more until the clock had made the open turns too old."""
         self.logs = Logs()
+        self.started = self.logs.now
         self.commits: list[Commit] = []
         self.engines: dict[str, int] = {}
         """Runs of engines by response."""
@@ -68,6 +69,8 @@ class World:
         self.readers: list[Reader] = []
         self.coordinators = [Coordinator(choices, topic, self.partitions) for topic in (PROMPTS, *POOLS)]
         self.processes: list[Member] = []
+        self.missed = True
+        """A process has died, or none was started yet."""
 
     # -- what roles ask for -------------------------------------------------------------------------------------------
 
@@ -159,11 +162,8 @@ class World:
 
     def delete(self, session: int) -> None:
         """The user deletes a session that the log knows."""
-        if session in self.deleted or not self.logs.log((TURNS, self.partition_of(session))):
-            return
-        if all(
-            r.event.session != events.session_id(session) for r in self.logs.log((TURNS, self.partition_of(session)))
-        ):
+        log = self.logs.log((TURNS, self.partition_of(session)))
+        if session in self.deleted or all(record.event.session != events.session_id(session) for record in log):
             return
         self.deleted.add(session)
         event = SessionDeleted(session=events.session_id(session), user=events.user_id(session), at=self.now)
@@ -179,9 +179,9 @@ class World:
 
     def supervise(self) -> None:
         """Starts a process for each slot whose last one has died."""
-        if any(process.dead for process in self.processes):
+        if self.missed:
+            self.missed = False
             self.processes = [process for process in self.processes if not process.dead]
-        if len(self.processes) < len(self.coordinators) * len(SLOTS):
             for coordinator in self.coordinators:
                 for slot in SLOTS:
                     if not any(p.coordinator is coordinator and p.slot == slot for p in self.processes):
