@@ -78,6 +78,8 @@ class Session:
     id: UUID
     user: UUID | None = None
     turns: dict[str, Turn] = field(default_factory=dict)
+    beyond: int = 0
+    """Turns up to this number are not held: no context reaches so far, unless `reaches` says so."""
     deleted_by: set[UUID] = field(default_factory=set)
     """Who said that the session is to go. Only its user's word counts, as far as it is known whose it is."""
 
@@ -122,6 +124,8 @@ class Session:
         below = self.last_number + 1
         while parent is not None:
             turn = self.turns.get(parent)
+            if turn is None and found and self.beyond:
+                break
             if turn is None or turn.number >= below:
                 return None
             below = turn.number
@@ -129,6 +133,17 @@ class Session:
                 found.append(turn)
             parent = turn.parent
         return found[::-1]
+
+    def reaches(self, parent: str | None, turns: int) -> bool:
+        """The path of a prompt after `parent` is held, or the last `turns` of it that are remembered."""
+        below = self.last_number + 1
+        while parent is not None and turns > 0:
+            turn = self.turns.get(parent)
+            if turn is None or turn.number >= below:
+                return not self.beyond
+            turns -= turn.in_context
+            below, parent = turn.number, turn.parent
+        return True
 
     def apply(self, event: TurnsEvent) -> Void | None:
         """Fold one event. None: it counts; else why it is void."""

@@ -18,13 +18,14 @@ from parley.retrying import pause_s
 from parley.session import Session, Turn
 from parley.stores.lazy import LazyMessageStore
 from parley.stores.stored import StoredTurn
+from schemas.base import Millis
 
 if TYPE_CHECKING:
     from consumers.orchestrator.shard import Shard
 
 log = logging.getLogger(__name__)
 
-PAGE = 200
+PAGE = 500
 TURN_SIZE = 1_000
 """Bytes that a turn takes beside its text."""
 
@@ -43,8 +44,10 @@ class Past:
         self._came: dict[str, int] = {}
         """When the past was first asked for on behalf of a prompt, in ms: its start deadline runs from then."""
 
-    async def learn(self) -> None:
+    async def learn(self, parent: str | None = None) -> None:
         """Know the past: that of a session which the fold has not seen begin is read from the store, once.
+
+        Of a very long one as much as a context after `parent` (default: the newest turn) can hold, and as keys live.
 
         Raises:
             ParleyError: store_unavailable, store_inconsistent: the turn waits; it never runs with a shorter memory.
@@ -52,30 +55,40 @@ class Past:
         async with self._learning:
             if not self.known:
                 await self._shard.catch_up()  # it may begin just now
-            if self.known:
-                return
-            await load_turns(self._shard.tools.store, self._session)
-            self.known = True
-            for turn in self._session.turns.values():
-                if turn.started is None:
-                    self.size += TURN_SIZE + sum(len(item.text) for item in (*turn.items, *turn.output))
-                if turn.status is not None:
-                    self._shard.open_turns.close(turn.response)
+            session, settings = self._session, self._shard.tools.settings
+            enough = max(pool.context for pool in settings.topics.pools.values())  # a turn has a token at least
+            if not self.known:
+                since = now_ms() - int(settings.protocol.key_life_s * 1000)
+                await load_turns(self._shard.tools.store, session, enough, since)
+                self.known = True
+                self._loaded()
+            newest = session.newest
+            if not session.reaches(parent or (newest.response if newest else None), enough):
+                await load_turns(self._shard.tools.store, session)
+                self._loaded()
 
-    async def learn_for(self, response: str) -> None:
+    def _loaded(self) -> None:
+        turns = self._session.turns.values()
+        texts = (item.text for turn in turns if turn.started is None for item in (*turn.items, *turn.output))
+        self.size = sum(map(len, texts)) + TURN_SIZE * len(turns)
+        for turn in turns:
+            if turn.status is not None:
+                self._shard.open_turns.close(turn.response)
+
+    async def learn_for(self, response: str, parent: str | None = None) -> None:
         """`learn` for a prompt, tried until its start deadline.
 
         Raises:
             ParleyError: as there, of the last attempt.
         """
-        if self.known:
+        if self.known and not self._session.beyond:
             return
         came = self._came.setdefault(response, now_ms())
         deadline = came + int(self._shard.tools.settings.protocol.start_deadline_s * 1000)
         for attempt in count():
             try:
                 async with asyncio.timeout((deadline - now_ms()) / 1000):
-                    await self.learn()
+                    await self.learn(parent)
                 return
             except TimeoutError:
                 raise ParleyError("store_unavailable", "the message store does not answer in time") from None
@@ -91,8 +104,12 @@ class Past:
         self._came.pop(response, None)
 
 
-async def load_turns(store: LazyMessageStore, session: Session) -> None:
+async def load_turns(
+    store: LazyMessageStore, session: Session, enough: float = float("inf"), since: Millis = 0
+) -> None:
     """Add what the store has and the fold lacks.
+
+    Newest first, until `enough` turns are remembered and all turns that were accepted at `since` or later are there.
 
     Raises:
         ParleyError: store_unavailable; store_inconsistent: a number up to the last is missing.
@@ -105,22 +122,24 @@ async def load_turns(store: LazyMessageStore, session: Session) -> None:
             session.deleted_by.add(header.user)
     if session.deleted:
         return
-    after = 0
-    while header is not None and after < header.last_turn:
-        page = await messages.turns(session.id, after=after, limit=PAGE)
-        for stored in page:
-            after = stored.turn
-            _add(session, stored)
-        if len(page) < PAGE:
+    last = max(session.last_number, header.last_turn if header else 0)
+    low, remembered = session.beyond + 1 if session.beyond else last + 1, 0
+    if header is None:
+        low = 1  # there is nothing to be had
+    while low > 1:
+        page = await messages.turns(session.id, before=low, limit=PAGE, newest_first=True)
+        remembered += sum(_add(session, stored).in_context for stored in page)
+        low = page[-1].turn if len(page) == PAGE else 1
+        if page and remembered >= enough and page[-1].accepted_at < since:
             break
     numbers = {turn.number for turn in session.turns.values()}
-    last = max(session.last_number, header.last_turn if header else 0)
-    missing = next((number for number in range(1, last + 1) if number not in numbers), None)
+    missing = next((number for number in range(low, last + 1) if number not in numbers), None)
     if missing is not None:
         raise ParleyError("store_inconsistent", f"turn {missing} of the session is not in the store yet")
+    session.beyond = low - 1
 
 
-def _add(session: Session, stored: StoredTurn) -> None:
+def _add(session: Session, stored: StoredTurn) -> Turn:
     turn = session.turns.get(stored.response)
     if turn is None:
         turn = session.turns[stored.response] = Turn(stored.response, stored.turn, stored.parent, dispatched=True)
@@ -131,3 +150,4 @@ def _add(session: Session, stored: StoredTurn) -> None:
     if turn.status is None and stored.status is not None:
         turn.status, turn.output, turn.epoch = stored.status, stored.output, stored.epoch
         turn.retryable = stored.failure is not None and stored.failure.retryable
+    return turn

@@ -8,6 +8,7 @@ InferenceRequest are acknowledged, or its turn has ended.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from parley.session import Session, Turn, Void
 from parley.topics import TURNS
 from schemas.base import Failure
 from schemas.prompts import PromptAccepted
-from schemas.routes import Opened
+from schemas.routes import Opened, TerminalKind
 from schemas.turns import SessionDeleted, TurnEnded, TurnStarted
 from schemas.wire import TurnsEvent
 
@@ -271,7 +272,7 @@ class Conversation:
     async def _begin(self, prompt: Prompt) -> None:
         """A prompt's turn has come."""
         try:
-            await self.past.learn_for(prompt.response)
+            await self.past.learn_for(prompt.response, prompt.event.parent)
         except ParleyError as error:
             if prompt in self._waiting:
                 self._end_aside(prompt, "failed", error.failure())
@@ -319,9 +320,9 @@ class Conversation:
         if decision is None:
             raise ParleyError("store_inconsistent", "a turn of the session has no end and no beginning in the log")
         if decision.pool is None:
-            await end_turn(self, decision, decision.why or "failed", decision.failure)
+            await self._finish(decision, turn, decision.why or "failed", decision.failure)
         elif now_ms() > decision.deadline + self.shard.tools.settings.protocol.max_turn_age_s * 1000:
-            await end_turn(self, decision, "failed", failure("expired", "the answer did not come in time"))
+            await self._finish(decision, turn, "failed", failure("expired", "the answer did not come in time"))
         elif self.shard.requested.get(turn.response) != decision.dispatch:
             await self._resume(decision, turn)
         else:
@@ -330,6 +331,15 @@ class Conversation:
             await self._until_changed(turn)
         self._settle(turn.response)
 
+    async def _finish(
+        self, decision: TurnStarted, turn: Turn, kind: TerminalKind | Literal["expired"], why: Failure | None
+    ) -> None:
+        """End a turn, if it is open indeed: the fold may have begun after its end. The store is not waited for."""
+        with contextlib.suppress(ParleyError):
+            await self.past.learn()
+        if turn.status is None and turn.started is decision:
+            await end_turn(self, decision, kind, why)
+
     async def _resume(self, decision: TurnStarted, turn: Turn) -> None:
         """Hand a turn over, if it is open indeed: the fold may have begun after its end.
 
@@ -337,7 +347,7 @@ class Conversation:
         none: it ends at its deadline.
         """
         try:
-            await self.past.learn()
+            await self.past.learn(decision.parent)
         except ParleyError as error:
             if turn.response not in self._prompts or now_ms() < decision.deadline:
                 raise

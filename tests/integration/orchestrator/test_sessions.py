@@ -11,10 +11,11 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from consumers.orchestrator import main as orchestrator
 from consumers.orchestrator.shard import ViewReset
 from parley.clock import now_ms
+from parley.endings import turn_ended
 from parley.settings import OrchestratorSettings, ProtocolSettings, Settings
 from parley.topics import TURNS
 from schemas.base import Failure
-from schemas.routes import Opened, encode_route_record
+from schemas.routes import Delta, Opened, Terminal, encode_route_record
 from schemas.turns import TurnStarted
 from tests.integration.orchestrator.conftest import PROTOCOL
 from tests.integration.orchestrator.stage import Chat, Stage
@@ -140,6 +141,8 @@ async def test_a_late_decision_about_a_turn_that_has_ended_opens_nothing(stage: 
     async with stage.orchestrating():
         response = await stage.turn(chat, "one", "1")
         await stage.turn(chat, "two", "2")
+        await asyncio.sleep(2 * PROTOCOL.margin_s + 0.5)
+        await stage.turn(stage.beside(chat), "much later", "the fold begins after those two turns")
     await stage.kept()
     [started] = stage.starts(response)
     late = started.model_copy(update={"dispatch": (started.dispatch[0], 0)})
@@ -152,6 +155,46 @@ async def test_a_late_decision_about_a_turn_that_has_ended_opens_nothing(stage: 
         await stage.answer(request, "3")
         assert len(stage.asked(response)) == 1, "it was not run again"
         assert len(stage.ends(response)) == 1
+
+
+class TestWhatWasShown:
+    async def test_after_a_stop_the_next_turn_remembers_what_was_shown_and_nothing_else(self, stage: Stage) -> None:
+        """Field cases F08 and F27: "next" is sent while the stopped run still speaks. It waits visibly, is answered,
+        and its context holds what was shown; what comes after the end is void for every reader."""
+        chat = Chat()
+        async with stage.orchestrating():
+            stopped = await stage.say(chat, "tell me a story")
+            request = await stage.request(stopped)
+            fence = await stage.begin(request, "one ", "two ", "three")
+            follower = await stage.say(chat, "go on")
+            assert (await stage.word(follower)).waiting
+            end = Terminal(writer=fence.writer, seq=3, kind="cancelled", model="m", ended_at=now_ms())
+            late = [Delta(writer=fence.writer, seq=3 + n, text=f" late{n}", tokens=1) for n in range(200)]
+            await stage.write(request, end, *late)
+            await stage.until(lambda: stage.terminal(stopped))
+            await stage.log(turn_ended(request, stage.routes[stopped], request.dispatch), stage.partition(chat))
+            next_one = await stage.request(follower)
+            assert next_one.prompt.count("one two three") == 1
+            assert "late" not in next_one.prompt
+            await stage.answer(next_one, "four")
+        await stage.kept()
+        told = [
+            (turn.status, [item.text for item in turn.output])
+            for turn in await stage.messages.turns(chat.session, limit=10)
+        ]
+        assert told == [("cancelled", ["one two three"]), ("completed", ["four"])]
+
+    async def test_a_stop_before_any_word_leaves_no_empty_message(self, stage: Stage) -> None:
+        """Field case F08: no empty assistant message is sent to the model or kept."""
+        chat = Chat()
+        async with stage.orchestrating():
+            stopped = await stage.say(chat, "tell me a story")
+            await stage.answer(await stage.request(stopped), kind="cancelled")
+            request = await stage.request(await stage.say(chat, "hello"))
+            assert request.prompt.count("<|im_start|>assistant") == 1, "only the one that is to be answered"
+            assert "tell me a story" in request.prompt
+            await stage.answer(request, "hi")
+        assert stage.ends(stopped)[0].output == ()
 
 
 class TestKeys:

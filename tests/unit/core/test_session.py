@@ -152,6 +152,29 @@ class TestPath:
         assert session.turns[response(1)].answer == "So far"
 
 
+class TestALongPastThatIsNotAllHeld:
+    def test_a_path_ends_where_no_context_reaches(self) -> None:
+        session = folded(*(event for n in range(5, 9) for event in (started(n), ended(n))))
+        session.beyond = 4
+        assert numbers(session, 8) == [5, 6, 7, 8]
+        assert session.reaches(response(8), 4)
+
+    def test_it_is_told_when_more_of_it_is_needed(self) -> None:
+        session = folded(*(event for n in range(5, 9) for event in (started(n), ended(n))))
+        session.beyond = 4
+        assert not session.reaches(response(8), 5)
+        assert not session.reaches(response(2), 1), "a branch from a turn that is not held"
+        session.beyond = 0
+        assert session.reaches(response(2), 1), "there is no more to have: the turn is unknown"
+        assert session.path(response(2)) is None
+
+    def test_a_turn_that_is_not_remembered_does_not_count(self) -> None:
+        session = folded(started(5), ended(5), started(6), ended(6, status="failed", output=()))
+        session.beyond = 4
+        assert session.reaches(response(6), 1)
+        assert not session.reaches(response(6), 2)
+
+
 class TestIdempotencyKeys:
     def test_a_key_stands_for_its_turn_while_it_runs_and_after(self) -> None:
         session = folded(started(1, key_hash="k", body_hash="b"))
