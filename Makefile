@@ -1,13 +1,14 @@
 # Parley from a fresh clone. Needs Python 3.11, a Java runtime 17+, Maven.
 #   make run     set up what is missing and start everything; Ctrl-C ends it
 #   make test    all tests that continuous integration runs; make test-long the rest
+#   make chaos   everything is killed while 50 users chat, half an hour; make chaos CHAOS="--seconds 100 --users 10"
 
 PYTHON ?= python3
 BIN := .venv/bin
 UV_VERSION := 0.13.9
 STAMPS := .cache/stamps
 
-.PHONY: run test test-long bench lint format setup clean help
+.PHONY: run test test-long bench chaos lint format setup clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -24,6 +25,9 @@ test-long: setup
 
 bench: setup
 	$(BIN)/python -m bench $(BENCH)
+
+chaos: setup
+	$(BIN)/python -m tests.chaos $(CHAOS)
 
 lint: $(STAMPS)/venv
 	$(BIN)/ruff check .

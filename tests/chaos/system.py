@@ -59,6 +59,20 @@ class Member:
     ready_url: str
 
 
+class Holding(LocalStack):
+    """Services that stay down while they are held."""
+
+    def __init__(self, settings: LocalSettings, console: Console) -> None:
+        super().__init__(settings, console)
+        self.held: set[str] = set()
+
+    async def restart(self, name: str) -> None:
+        """As it is, but not before the service is let go."""
+        while name in self.held:
+            await asyncio.sleep(0.1)
+        await super().restart(name)
+
+
 class System:
     """What runs."""
 
@@ -75,6 +89,30 @@ class System:
     def stack(self) -> LocalStack:
         """The services."""
         return self._running.stack
+
+    @asynccontextmanager
+    async def down(self, *names: str) -> AsyncIterator[None]:
+        """While entered, these services do not run: SIGKILL, and nobody starts them again. Well again afterwards."""
+        assert isinstance(self.stack, Holding)
+        self.stack.held.update(names)
+        try:
+            for name in names:
+                self.service(name).kill()
+            yield
+        finally:
+            self.stack.held.difference_update(names)
+        async with asyncio.timeout(START_S):
+            await asyncio.gather(*(self._until_well(name) for name in names))
+
+    async def _until_well(self, name: str) -> None:
+        while True:
+            self.check()
+            with contextlib.suppress(Exception):
+                process = self.service(name).process
+                if process is not None and process.returncode is None:
+                    await self.service(name).probe()
+                    return
+            await asyncio.sleep(0.2)
 
     @property
     def settings(self) -> Settings:
@@ -208,7 +246,7 @@ async def suffering(folder: Path, environment: Mapping[str, str] = PATIENCE) -> 
 
         plan = Plan(catalogue.hooks(), [replace(s, env={**environment, **s.env}) for s in specs], announce=announce)
         console = Console(output, width=20, colour=False)
-        system = System(Running(LocalStack(settings, console), plan, console), members, proxies, log)
+        system = System(Running(Holding(settings, console), plan, console), members, proxies, log)
         try:
             await system.until(announced)
             yield system

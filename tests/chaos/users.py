@@ -33,6 +33,17 @@ DEAD_S = 10.0
 PERIOD_MS = 100
 
 
+def request(prompt: str, words: int, conversation: str) -> dict[str, Any]:
+    """For an answer of so many words, ten a second."""
+    script = json.dumps({"first_ms": 50, "period_ms": PERIOD_MS, "words": words})
+    return {
+        "model": "synthetic",
+        "input": f"{prompt}\n::script {script}",
+        "conversation": conversation,
+        "max_output_tokens": words + 20,
+    }
+
+
 class Refused(Exception):
     """The edge will not do it, now or later."""
 
@@ -135,7 +146,7 @@ class User:
         while not self._all.over.is_set():
             try:
                 async with asyncio.timeout(PATIENCE_S):
-                    conversation = await self._open()
+                    conversation = await self.open()
             except TimeoutError:
                 self._all.troubles.append(f"{self._name}: no conversation could be opened in {PATIENCE_S:.0f} s")
                 continue
@@ -145,7 +156,8 @@ class User:
                 await self._turn(conversation)
                 await asyncio.sleep(self._all.think_s * self._dice.uniform(0.2, 1.8))
 
-    async def _open(self) -> str:
+    async def open(self) -> str:
+        """A conversation of its own."""
         key = f"{self._all.seed}-open-{self._all.number()}"
         while True:
             try:
@@ -163,13 +175,7 @@ class User:
     async def _turn(self, conversation: str) -> None:
         number = self._all.number()
         prompt = f"{self._name} says {self._all.seed}-{number}."
-        script = json.dumps({"first_ms": 50, "period_ms": PERIOD_MS, "words": self._all.words})
-        body = {
-            "model": "synthetic",
-            "input": f"{prompt}\n::script {script}",
-            "conversation": conversation,
-            "max_output_tokens": self._all.words + 20,
-        }
+        body = request(prompt, self._all.words, conversation)
         heard = Heard(self._name)
         seen: list[str] = []
         habit = self._dice.choices(
@@ -193,7 +199,7 @@ class User:
 
         if habit == "is followed":
             self._all.beside(self._follow(conversation, prompt))
-        stream = self._over_sse if self._dice.random() < 0.25 else self._over_websocket
+        stream = self.over_sse if self._dice.random() < 0.25 else self.over_websocket
         cut_after = self._dice.randint(2, self._all.words) if habit == "cuts" else None
         try:
             async with asyncio.timeout(PATIENCE_S):
@@ -204,14 +210,14 @@ class User:
         except Refused as error:
             self._all.troubles.append(f"{self._name}: {error}")
         self._all.asked.append(
-            Asked(f"{body['input']}", conversation, self._all.words, tuple(seen), cancelled=habit == "cancels")
+            Asked(body["input"], conversation, self._all.words, tuple(seen), cancelled=habit == "cancels")
         )
         if heard.response:
             self._all.heard.append(heard)
 
     # -- ways of reading ----------------------------------------------------------------------------------------------
 
-    async def _over_websocket(
+    async def over_websocket(
         self, body: dict[str, Any], key: str, heard: Heard, on_event: Callable[[], bool], cut_after: int | None
     ) -> None:
         """Ask, and read to the end; whatever happens to the socket, go on where it stopped."""
@@ -237,9 +243,10 @@ class User:
                 pass
             await self._move()
 
-    async def _over_sse(
+    async def over_sse(
         self, body: dict[str, Any], key: str, heard: Heard, on_event: Callable[[], bool], cut_after: int | None
     ) -> None:
+        """The same over HTTP."""
         while not heard.done:
             try:
                 if heard.response:
