@@ -112,6 +112,9 @@ def _check_turn(world: World, prompt: PromptAccepted, route: list[Record], state
         require(transcript.fence is None, "nothing expired is on a route")
         require(all(end.status == "expired" for end in ends), "an end that was believed lasts")
         return
+    if prompt.route.start < world.lane_begins:
+        require(turn.status == "failed", "a turn whose route is gone fails")
+        return
     require(opened is not None or not _was_readable(world, prompt), "a turn that did not expire is opened")
     if opened is None:
         return

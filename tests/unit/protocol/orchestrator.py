@@ -10,6 +10,7 @@ from uuid import UUID
 from consumers.orchestrator.planning import ending, parent_of, started
 from parley.endings import expired, turn_ended
 from parley.errors import failure
+from parley.log.ranges import RouteGone
 from parley.session import Session, Turn
 from parley.side_inputs import SideInputs
 from parley.transcript import Transcript
@@ -302,6 +303,9 @@ class Conversation:
             yield from self._end_turn(decision, "failed", failure("expired", "the answer did not come in time"))
         elif self.shard.requested.get(turn.response) != decision.dispatch:
             yield from self._opened_written(turn.response)
+            if turn.response in self.world.too_large:
+                yield from self._end_turn(decision, "failed", failure("request_too_large", "no broker takes it"))
+                return
             yield from self.member.acknowledged(self._send_request(decision))
             self.shard.requested[turn.response] = decision.dispatch
             self.shard.side.off_cancel(turn.response)
@@ -410,7 +414,12 @@ class Conversation:
         if kind == "expired":
             ended = expired(decision, decision.dispatch, at=world.now)
         else:
-            fence, transcript = yield from self._take_opened(decision)
+            try:
+                fence, transcript = yield from self._take_opened(decision)
+            except RouteGone:  # nobody can see what was there, or what is written now
+                fence = self._fence(decision, 1)
+                transcript = self.world.transcript()
+                transcript.apply(fence)
             if transcript is None:
                 return
             if transcript.terminal is None:
@@ -433,13 +442,17 @@ class Conversation:
         offset = yield from member.acknowledged(member.send(where, Record(ended, about.response)))
         yield from member.follower.reached(*where, offset)
 
+    def _fence(self, decision: TurnStarted, run: int) -> Fence:
+        epoch = epoch_of(decision.dispatch, self.held.takeover, run)
+        return Fence(epoch=epoch, writer=str(self.world.fresh()))
+
     def _take_opened(self, decision: TurnStarted) -> Generator[None, None, tuple[Fence, Transcript | None]]:
         """Take the turn. Nobody sees an end on a route that was never opened: then open it, and take it again."""
-        held, member, world = self.held, self.member, self.world
+        member, world = self.member, self.world
         run = 0
         while True:
             run += 1
-            fence = Fence(epoch=epoch_of(decision.dispatch, held.takeover, run), writer=str(world.fresh()))
+            fence = self._fence(decision, run)
             if "orchestrator-fence" in self.without:
                 transcript = world.transcript()
                 transcript.apply(fence)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
+from parley.log.ranges import RouteGone
 from parley.transcript import Transcript
 from schemas.base import Route
 from schemas.routes import Fence
@@ -20,10 +21,13 @@ def take_turn(
 
     Raises:
         SendFailed: fence again, with a greater epoch.
+        RouteGone: the route no longer holds the turn's start.
     """
     record = member.send(LANE, Record(fence, response, context=context))
     offset = yield from member.acknowledged(record)
     world = member.world
+    if route.start < world.lane_begins:
+        raise RouteGone
     transcript = world.transcript()
     if "read-back" in world.without:
         transcript.apply(fence)

@@ -211,6 +211,24 @@ def test_10_a_lane_has_no_leader_for_longer_than_a_send_may_take(on_the_wire: in
     assert statuses(script) == ["completed"]
 
 
+def test_11_a_route_is_gone_under_its_writer() -> None:
+    """The successor lets the turn go, and the orchestrator ends it by its age: nobody is shown a shorter text.
+
+    How a reader notices: tests/integration/log/test_producer_and_readers.py.
+    """
+    script = Script()
+    prompt = script.prompt()
+    script.until(lambda: script.events(prompt, Delta))
+    script.kill(script.worker)
+    script.world.lane_begins = len(script.world.logs.log(LANE))
+    script.until(lambda: len(script.events(prompt, Fence)) == 2)
+    script.rounds(10)
+    assert not script.ended(prompt)
+    script.later(2 * AGE_S)
+    script.settle()
+    assert statuses(script) == ["failed"]
+
+
 @pytest.mark.parametrize("skew_ms", [-5_000, 5_000])
 def test_12_the_clocks_of_edges_differ(skew_ms: int) -> None:
     """The order of turns is their number, ages are the log's: tests/integration/test_aiokafka_facts.py."""
@@ -278,6 +296,18 @@ def test_16_a_retry_with_the_same_key_an_hour_later() -> None:
     [opened] = script.events(again, Opened)
     assert opened.event.duplicate_of == first.response
     assert script.turn(again) is None
+
+
+def test_17_no_broker_takes_the_request() -> None:
+    """Its TurnStarted stands already. That a producer says so: tests/integration/log/test_producer_and_readers.py."""
+    script = Script()
+    too_large = script.prompt()
+    script.world.too_large.add(too_large.response)
+    waiting = script.prompt()
+    script.settle()
+    assert statuses(script) == ["failed", "completed"]
+    assert script.events(too_large, Terminal)
+    assert script.route(waiting)[0].text
 
 
 def test_18_no_commit_crosses_a_rebalance() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from parley.endings import turn_ended
 from parley.errors import failure
+from parley.log.ranges import RouteGone
 from parley.side_inputs import SideInputs
 from parley.transcript import Transcript
 from schemas.base import Dispatch, Failure, Usage, epoch_of
@@ -114,7 +115,7 @@ class Worker(Member):
                 ended = turn_ended(request, transcript, dispatch)
                 yield from self.acknowledged(self.send((TURNS, held.partition), Record(ended, request.response)))
                 return
-            except Superseded:
+            except (Superseded, RouteGone):
                 return
             except EngineFailed:
                 engine_failures += 1

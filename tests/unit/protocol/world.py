@@ -58,6 +58,10 @@ class World:
         self.logs = Logs()
         self.started = self.logs.now
         self.commits: list[Commit] = []
+        self.lane_begins = 0
+        """What the route held below this offset is gone."""
+        self.too_large: set[str] = set()
+        """Responses whose requests no broker takes."""
         self.engines: dict[str, int] = {}
         """Runs of engines by response."""
         self.transcript, self._session = loose(without)
