@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from consumers.orchestrator.planning import ending
 from parley.clock import now_ms
 from parley.endings import expired, turn_ended
+from parley.log.producer import TopicUnknown
 from parley.log.ranges import RouteGone
 from parley.log.taking import take_turn
 from parley.topics import TURNS
@@ -47,11 +48,16 @@ async def end_turn(
     if kind == "expired":
         ended = expired(started, started.dispatch, at=now_ms())
     else:
+        seen = True
         try:
             fence, transcript = await _take_opened(shard, started)
-        except RouteGone:
+        except (RouteGone, TopicUnknown) as error:
+            protocol = tools.settings.protocol
+            if isinstance(error, TopicUnknown) and now_ms() < started.deadline + protocol.max_turn_age_s * 1000:
+                raise  # it may appear yet; one that was deleted for its age never does
             # Retention outlasts every reader: nobody can see what was there, or what is written now. Was there an
             # end that this fold began too late to see, the store has it.
+            seen = False
             await conversation.past.learn()
             if turn.status is not None:
                 return
@@ -70,7 +76,8 @@ async def end_turn(
                 usage=_released(started, transcript),
                 ended_at=now_ms(),
             )
-            await tools.say(started.response, started.route, terminal)
+            if seen:
+                await tools.say(started.response, started.route, terminal)
             transcript.apply(terminal)
             await held.prove(urgent=True)
         ended = turn_ended(

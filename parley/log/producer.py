@@ -24,6 +24,13 @@ from schemas.wire import Headers
 log = logging.getLogger(__name__)
 
 
+class TopicUnknown(ParleyError):
+    """log_unavailable: for the whole request timeout no broker has known the topic. Nothing was handed over."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__("log_unavailable", f"no broker knows {where}")
+
+
 class Producer:
     """A process's way into the log. Sends of one partition keep their order until one fails."""
 
@@ -90,7 +97,7 @@ class Producer:
         except MessageSizeTooLargeError:
             raise ParleyError("request_too_large", f"a record for {topic} is larger than the log accepts") from None
         except UnknownTopicOrPartitionError as error:  # nothing was handed over: the producer is as good as before
-            raise ParleyError("log_unavailable", f"no broker knows {topic}-{partition}") from error
+            raise TopicUnknown(f"{topic}-{partition}") from error
         except (KafkaError, OSError, AssertionError) as error:
             self._abandon(where, generation)
             raise ParleyError("log_unavailable", f"could not send to {topic}-{partition}: {error!r}") from error

@@ -12,9 +12,10 @@ from consumers.orchestrator import main as orchestrator
 from consumers.orchestrator.shard import ViewReset
 from parley.clock import now_ms
 from parley.endings import turn_ended
+from parley.ids import message_id
 from parley.settings import OrchestratorSettings, ProtocolSettings, Settings
 from parley.topics import TURNS
-from schemas.base import Failure
+from schemas.base import Failure, Item, Route, Text
 from schemas.routes import Delta, Opened, Terminal, encode_route_record
 from schemas.turns import TurnStarted
 from tests.integration.orchestrator.conftest import PROTOCOL
@@ -73,8 +74,9 @@ async def test_the_fold_begins_where_the_store_ends(stage: Stage) -> None:
     async with stage.orchestrating():
         claim = await stage.claim(chat)
         await stage.turn(chat, "two", "2")
-        await asyncio.sleep(1)  # a commit
-        assert (await stage.claim(chat)).floor > claim.floor
+        async with asyncio.timeout(20):
+            while (await stage.claim(chat)).floor <= claim.floor:
+                await asyncio.sleep(0.1)
     assert claim.takeover > 0
 
 
@@ -377,3 +379,34 @@ async def test_a_request_says_where_its_decision_stands(stage: Stage) -> None:
 
 def place(stage: Stage, record: Any) -> int:
     return int(dict(record.headers)["started"])
+
+
+async def test_a_turn_whose_topic_was_deleted_for_its_age_ends_in_the_state_log(stage: Stage) -> None:
+    """All orchestrators were away while the conversation's own topic went: nobody can read the route any more."""
+    chat, old = Chat(), now_ms() - 3_600_000
+    response = (await stage.prompt(chat, "long ago")).response
+    route = Route(topic=f"chat.tokens.s.{chat.session.hex}", partition=0, start=0)
+    started = TurnStarted(
+        response=response,
+        session=chat.session,
+        user=chat.user,
+        tier="paid",
+        turn=1,
+        parent=None,
+        items=(Item(id=message_id(response, 0), role="user", parts=(Text(text="long ago"),)),),
+        pool="synthetic",
+        model="synthetic",
+        dispatch=(0, 1),
+        route=route,
+        deadline=old,
+        moderation_deadline=old,
+        accepted_at=old,
+    )
+    kafka = stage.settings.kafka.model_copy(update={"request_timeout_ms": 2_000})
+    await stage.log(started, stage.partition(chat))
+    async with stage.orchestrating(stage.settings.model_copy(update={"kafka": kafka})):
+        await stage.until(lambda: stage.ends(response))
+        [ended] = stage.ends(response)
+        assert ended.status == "failed"
+        assert ended.failure is not None
+        assert ended.failure.retryable

@@ -117,6 +117,7 @@ class TestTheWindow:
     """F29: trimming must not drop the system prompt, the newest message, or the question that "yes" answers."""
 
     def test_f29_the_question_that_yes_answers(self) -> None:
+        """Field case F29, as the next two."""
         long = [(f"question {n} " + "word " * 20, f"answer {n} " + "word " * 20) for n in range(29)]
         past = chat(*long, ("And now?", "Should I create the draft?"))
         made = context(past, "yes")
