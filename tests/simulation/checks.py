@@ -20,13 +20,17 @@ from tests.simulation.cluster import Cluster
 from tests.simulation.engine import answer_to
 from tests.simulation.journal import Journal, Turn, short
 
+CLOCKS_MS = 5_000
+"""How far clocks may be apart."""
+
 
 class Commits:
     """No record is let go before all that it asked for is in the log."""
 
-    def __init__(self, cluster: Cluster, journal: Journal) -> None:
+    def __init__(self, cluster: Cluster, journal: Journal, max_turn_age_s: float) -> None:
         self._cluster = cluster
         self._journal = journal
+        self._max_age_ms = max_turn_age_s * 1000
         self._seen: dict[tuple[str, TopicPartition], set[int]] = {}
         self._claims: dict[tuple[str, TopicPartition], Claim] = {}
         self._high: dict[tuple[str, TopicPartition], int] = {}
@@ -53,15 +57,17 @@ class Commits:
     def _done(self, group: str, turn: Turn, where: TopicPartition, offset: int) -> bool:
         if turn.ends:
             return True
+        age_ms = self._cluster.now_ms() - self._cluster.partitions[where].records[offset].timestamp
+        too_old = age_ms + CLOCKS_MS > self._max_age_ms
         if group == "moderation":
-            return turn.verdict is not None
+            return turn.verdict is not None or too_old
         if where.topic == PROMPTS:
             asked = {request.dispatch for _, request in turn.requests}
             handed_over = any(start.pool is not None and start.dispatch in asked for start in turn.starts)
             placeless = turn.transcript.terminal is not None and not turn.starts
             return turn.opened is not None and (handed_over or turn.dead or placeless)
         dispatch = self._journal.dispatches[where, offset]
-        return any(isinstance(event, Fence) and event.epoch[:2] > dispatch for _, event, _ in turn.events)
+        return too_old or any(isinstance(event, Fence) and event.epoch[:2] > dispatch for _, event, _ in turn.events)
 
 
 def outcomes(journal: Journal, classifier: Classifier, policy: Policy) -> Iterator[str]:
@@ -81,6 +87,10 @@ def _turn(turn: Turn, classifier: Classifier, policy: Policy) -> Iterator[str]:
     if turn.dead:
         if turn.transcript.fence is not None or turn.starts:
             yield "a duplicate has run"
+        return
+    if turn.expired:
+        if turn.requests or turn.transcript.fence is not None:
+            yield "expired, though it may have run"
         return
     if turn.opened is None:
         yield "never opened"

@@ -38,6 +38,18 @@ class Turn:
     cancelled: bool = False
 
     @property
+    def expired(self) -> bool:
+        """It was too old to be begun: nothing is said on its route."""
+        return bool(self.ends) and self.ends[-1][1].status == "expired"
+
+    @property
+    def open(self) -> bool:
+        """Somebody still has to see to it."""
+        if self.dead or self.expired:
+            return False
+        return self.transcript.terminal is None or (bool(self.starts) and not self.ends)
+
+    @property
     def transcript(self) -> Transcript:
         return self.projection.transcript
 

@@ -31,9 +31,19 @@ RATES = {
 }
 """The greatest likelihood of each kind, each time that it may happen."""
 
+SHORT_AGES = {
+    "max_turn_age_s": 10.0,
+    "start_deadline_s": 0.5,
+    "answer_limit_s": 0.6,
+    "moderation_deadline_s": 0.4,
+    "margin_s": 5.0,
+}
+"""Everything is soon too late; what the times must be to each other holds."""
+
 ACTS = (
     "kill",
-    "kill",
+    "blackout",
+    "outage",
     "freeze",
     "zombie",
     "cut",
@@ -70,7 +80,7 @@ class Plan:
     sessions_mb: float = 128
     """0: the orchestrator forgets a session as soon as it may."""
 
-    def acts(self, simulation: Simulation) -> Iterator[tuple[float, Callable[[], None]]]:
+    def acts(self, simulation: Simulation) -> Iterator[tuple[float, Callable[[], object]]]:
         """When to do what."""
         rng = random.Random(self.seed * 7 + 1)
         hosts = list(simulation.hosts.values())
@@ -81,11 +91,18 @@ class Plan:
             yield at, _act(simulation, host, kind, rng.random(), rng.random())
 
 
-def _act(simulation: Simulation, host: Any, kind: str, one: float, two: float) -> Callable[[], None]:
+def _act(simulation: Simulation, host: Any, kind: str, one: float, two: float) -> Callable[[], object]:
     long = 0.3 + 9 * one**2
     match kind:
         case "kill":
             return lambda: host.kill(0.05 + 5 * one**3)
+        case "blackout":
+            return lambda: [each.kill(3 * one * two) for each in simulation.hosts.values()]
+        case "outage":
+            role = host.name.partition("-")[0]
+            return lambda: [
+                each.kill(12 * one) for each in simulation.hosts.values() if each.name.startswith(f"{role}-")
+            ]
         case "freeze":
             return lambda: host.freeze(long, None)
         case "zombie":
@@ -127,7 +144,9 @@ def plan_of(seed: int) -> Plan:
         protocol["window"] = rng.choice((2, 3, 5))
     if rng.random() < 0.2:
         protocol["waiting_turns"] = rng.choice((0, 1, 2))
-    kinds = tuple(kind for kind in dict.fromkeys(ACTS) if rng.random() < 0.35)
+    kinds = tuple(kind for kind in ACTS if rng.random() < 0.35)
+    if rng.random() < 0.15:
+        protocol |= SHORT_AGES
     return Plan(
         seed,
         f"seed {seed}",

@@ -69,7 +69,7 @@ class Simulation:
         self.coordinators = World.coordinators = Coordinators(self.cluster)
         SimStore.history = History(self.cluster, self.coordinators)
         self.journal = Journal()
-        self.commits = checks.Commits(self.cluster, self.journal)
+        self.commits = checks.Commits(self.cluster, self.journal, settings.protocol.max_turn_age_s)
         self.cluster.on_append = self._appended
         self.coordinators.on_commit = self._committed
         self.engines = {name: Engine(self.cluster, name) for name in ENGINES}
@@ -105,7 +105,7 @@ class Simulation:
         outcome.turns = len(self.journal.turns)
         for turn in self.journal.turns.values():
             terminal = turn.transcript.terminal
-            kind = "duplicate" if turn.dead else terminal.kind if terminal else "none"
+            kind = "duplicate" if turn.dead else terminal.kind if terminal else "expired" if turn.expired else "none"
             if terminal is not None and terminal.failure is not None:
                 kind += f" {terminal.failure.code}"
             outcome.ends[kind] = outcome.ends.get(kind, 0) + 1
@@ -154,7 +154,7 @@ class Simulation:
             f"{short(response)} is open: terminal {turn.transcript.terminal is not None}, "
             f"{len(turn.starts)} starts, {len(turn.ends)} ends"
             for response, turn in self.journal.turns.items()
-            if not turn.dead and (turn.transcript.terminal is None or (turn.starts and not turn.ends))
+            if turn.open
         ]
         for name, group in self.coordinators.groups.items():
             for where, partition in self.cluster.partitions.items():
