@@ -175,13 +175,13 @@ async def test_two_tabs_on_two_edges_show_every_answer_of_a_conversation(
     await other.select_option("#model", "synthetic")
     for number, (tab, watching) in enumerate([(other, page), (page, other)], start=2):
         await watching.evaluate(WATCH)
-        await say(tab, f"Number {number}", words=10 * number, first_ms=10, period_ms=50)
+        await say(tab, f"Number {number}", words=10 * number, first_ms=10, period_ms=100)
         for each in (watching, tab):
             await expect(each.locator(".user").last).to_contain_text(f"Number {number}")
             await expect(each.locator(".assistant")).to_have_count(number)
             assert await answered(each) == words(10 * number)
         texts = await watching.evaluate("() => window.seen")
-        assert len(set(texts)) >= 5  # it came live
+        assert len(set(texts)) >= 3  # it came live
     items = (await client.get(f"/v1/conversations/{conversation}/items")).json()["data"]
     again = {"model": "synthetic", "previous_response_id": items[2]["response_id"]}
     script = json.dumps({"words": 40, "first_ms": 10, "period_ms": 20})
