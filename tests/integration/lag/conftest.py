@@ -69,12 +69,12 @@ class Stage:
         seen: GroupLag | None = None
         survey = Survey([watched], 60)
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while seen is None or not done({p.where.partition: p for p in seen.partitions}):
                     seen = await self.look(watched, survey)
                     await asyncio.sleep(0.2)
         except TimeoutError:
-            raise AssertionError(f"not so after 30 s: {seen}") from None
+            raise AssertionError(f"not so after 60 s: {seen}") from None
         return seen
 
     async def command(self, *arguments: str) -> Result:

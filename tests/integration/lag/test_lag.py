@@ -129,7 +129,7 @@ async def test_a_consumer_that_hangs_with_a_heartbeat_is_stopped_and_its_lag_gro
 async def test_one_stuck_record_of_one_partition_is_named_among_eight(stage: Stage) -> None:
     """Field cases F71 (c), F32: the member lives, seven partitions and what comes after the record go on."""
     topic, group = await stage.topic(8), group_name()
-    watched = Watched(group, (topic,), HASTY)
+    watched = Watched(group, (topic,), Patience(start_s=10, finish_s=5))
     async with holding(stage.settings, group, topic, lambda held, record: held.partition == 3 and record.offset == 1):
 
         async def more() -> None:
