@@ -199,6 +199,7 @@ class Gauges:
     """What an engine counts."""
 
     metrics_port: int
+    http: httpx.AsyncClient
 
     async def active(self) -> int:
         """Slots that are taken."""
@@ -209,6 +210,5 @@ class Gauges:
         return int(await self._read("nv_inference_request_success") + await self._read("nv_inference_request_failure"))
 
     async def _read(self, name: str) -> float:
-        async with httpx.AsyncClient() as http:
-            lines = (await http.get(f"http://127.0.0.1:{self.metrics_port}/metrics")).text.splitlines()
+        lines = (await self.http.get(f"http://127.0.0.1:{self.metrics_port}/metrics")).text.splitlines()
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name + "{"))
