@@ -13,12 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from parley.health import Health, serve_health
+from parley.quiet import Seldom
 from parley.settings import Settings
 
 log = logging.getLogger(__name__)
 
 HEALTH = Health()
 """Of this process: what its role says of itself."""
+
+CLIENTS = ("aiokafka", "kafka", "cassandra", "psycopg", "faust", "mode")
+"""Libraries that repeat themselves several times a second while a server is away."""
 
 EXIT_RESTART = 75
 """EX_TEMPFAIL: the process can't go on, another one in its place can."""
@@ -29,9 +33,11 @@ def set_up(settings: Settings, role: str, *, spare: bool = False) -> None:
     logging.basicConfig(
         level=settings.log_level, stream=sys.stderr, format=f"%(asctime)s %(levelname).1s {role} %(name)s: %(message)s"
     )
-    # Clients repeat these several times a second while a broker is away; the roles say themselves what it means.
-    for noisy in ("aiokafka", "kafka", "cassandra", "faust", "mode"):
+    for noisy in CLIENTS:
         logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLevelName(settings.log_level)))
+    if settings.log_level != "DEBUG":
+        for handler in logging.getLogger().handlers:
+            handler.addFilter(Seldom(CLIENTS))
     if spare:
         _call_itself("parley-spare")
     else:

@@ -167,6 +167,7 @@ class System:
         """
         async with asyncio.timeout(READY_S):
             while not await self._in_sync():
+                self.check()
                 await asyncio.sleep(0.5)
 
     async def _in_sync(self) -> bool:
@@ -183,7 +184,7 @@ class System:
     def check(self) -> None:
         """Raises AssertionError when what keeps the system running has given up."""
         if self._task.done():
-            raise AssertionError(f"the system has ended: {self._task.exception()!r}; see {self.log}")
+            raise AssertionError(f"the system has ended; see {self.log}") from self._task.exception()
 
     async def until(self, announced: asyncio.Future[str]) -> None:
         """Until all runs and the user's key is known.
