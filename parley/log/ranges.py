@@ -38,11 +38,15 @@ class RangeReader:
         self._settings = settings
         self._name = name
         self._idle: list[AIOKafkaConsumer] = []
+        self._starting: set[asyncio.Task[None]] = set()
         self._closed = False
 
     async def stop(self) -> None:
         """Disconnect the readers that wait; those in use go when they come back."""
         self._closed = True
+        for task in tuple(self._starting):
+            task.cancel()
+        await asyncio.gather(*self._starting, return_exceptions=True)
         idle, self._idle = self._idle, []
         await asyncio.gather(*(consumer.stop() for consumer in idle))
 
@@ -150,5 +154,15 @@ class RangeReader:
         if reusable and not self._closed and len(self._idle) < KEPT:
             consumer.pause(*consumer.assignment())
             self._idle.append(consumer)
-        else:
-            await consumer.stop()
+            return
+        if not reusable and not self._closed and not self._idle and not self._starting:
+            task = asyncio.create_task(self._start_spare())
+            self._starting.add(task)
+            task.add_done_callback(self._starting.discard)
+        await consumer.stop()
+
+    async def _start_spare(self) -> None:
+        """A reader instead of one that could not be kept: the next caller should not wait for its start."""
+        with contextlib.suppress(ParleyError):
+            spare = await self._take()
+            self._idle.append(spare)

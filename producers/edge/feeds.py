@@ -54,9 +54,12 @@ class Watcher(Protocol):
 class Feed:
     """One response: its route on one side, whoever watches on the other."""
 
-    __slots__ = ("_on_idle", "_watchers", "backlog", "error", "key", "projection", "recovered", "user")
+    __slots__ = ("_linger_s", "_on_idle", "_watchers", "backlog", "error", "key", "projection", "recovered", "user")
 
-    def __init__(self, response: str, user: UUID, on_idle: Callable[[Feed], None] | None = None) -> None:
+    def __init__(
+        self, response: str, user: UUID, on_idle: Callable[[Feed], None] | None = None, linger_s: float = 0.0
+    ) -> None:
+        """`on_idle` is called once, when the feed is over or has had no watcher for `linger_s` seconds."""
         self.key = response.encode()
         self.user = user
         self.projection = Projection(response)
@@ -68,6 +71,7 @@ class Feed:
         """The events come from the store: the route was gone."""
         self._watchers: list[Watcher] = []
         self._on_idle = on_idle
+        self._linger_s = linger_s
 
     @property
     def events(self) -> list[PublicEvent]:
@@ -145,10 +149,18 @@ class Feed:
         """Watch."""
         self._watchers.append(watcher)
 
-    def leave(self, watcher: Watcher) -> None:
-        """Watch no longer. A feed that nobody watches ends; the turn goes on."""
+    def leave(self, watcher: Watcher, *, for_long: bool = False) -> None:
+        """Watch no longer. A feed that nobody watches ends, a little later if the watcher may come back at once."""
         if watcher in self._watchers:
             self._watchers.remove(watcher)
+        if self._watchers:
+            return
+        if for_long or self.over or not self._linger_s:
+            self._idle()
+        else:
+            asyncio.get_running_loop().call_later(self._linger_s, self._idle_unless_watched)
+
+    def _idle_unless_watched(self) -> None:
         if not self._watchers:
             self._idle()
 
@@ -258,7 +270,7 @@ class Cursor:
     def close(self) -> None:
         """Stop: `take` returns what there is, then None."""
         self._closed = True
-        self.feed.leave(self)
+        self.feed.leave(self, for_long=self._slow)
         self._settle()
 
     async def ready(self, timeout: float) -> bool:
@@ -302,7 +314,9 @@ class Cursor:
 class Feeds:
     """The feeds of this edge, by response."""
 
-    def __init__(self) -> None:
+    def __init__(self, linger_s: float = 0.0) -> None:
+        """`linger_s`: how long a running response is read on after its last watcher has left."""
+        self._linger_s = linger_s
         self._by_key: dict[bytes, Feed] = {}
         self._stops: dict[bytes, Callable[[], None]] = {}
 
@@ -319,7 +333,7 @@ class Feeds:
 
     def open(self, response: str, user: UUID) -> Feed:
         """A new feed, alive until it is over or nobody watches it."""
-        feed = Feed(response, user, self._release)
+        feed = Feed(response, user, self._release, self._linger_s)
         self._by_key[feed.key] = feed
         return feed
 

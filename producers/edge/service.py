@@ -35,6 +35,8 @@ from schemas.wire import encode, headers
 
 READER_BYTES = 8 << 20
 """Events of a running response that may wait for one slow client, in bytes; how many is a setting."""
+LINGER_S = 5.0
+"""A running response is read on for so long after its last client was lost: most come back soon, and to this edge."""
 STALL_S = 1.0
 """A client that has read something within this time is not slow yet."""
 FAREWELL = 0.5
@@ -157,7 +159,7 @@ async def open_edge(settings: Settings) -> AsyncIterator[Edge]:
     instance = settings.instance or f"edge-{secrets.token_hex(4)}"
     topics = settings.topics
     assert settings.keys
-    feeds = Feeds()
+    feeds = Feeds(LINGER_S)
     lanes = LaneReader(settings.kafka, lanes_of(instance, topics.lanes), feeds)
     ranges = RangeReader(settings.kafka, f"{instance}-ranges")
     producer = Producer(settings.kafka, instance)

@@ -135,7 +135,7 @@ class Socket:
                 self._finish(place.feed)
         elif place.is_too_far_behind(self._edge.patience):
             _SLOW.inc()
-            self._unwatch()
+            self._unwatch(for_long=True)
             self._wire.hang_up(CLOSE_AND_RESUME, "slow_reader")
 
     def leave(self) -> None:
@@ -247,10 +247,10 @@ class Socket:
         feed.join(self)
         self.wake()
 
-    def _unwatch(self) -> None:
+    def _unwatch(self, *, for_long: bool = False) -> None:
         place, self._place = self._place, None
         if place is not None:
-            place.feed.leave(self)
+            place.feed.leave(self, for_long=for_long)
 
     def _finish(self, feed: Feed) -> None:
         self._unwatch()

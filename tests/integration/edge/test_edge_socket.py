@@ -16,6 +16,7 @@ from websockets.typing import Subprotocol
 
 from parley.settings import Settings
 from parley.stores.accounts import Accounts
+from producers.edge.service import LINGER_S
 from schemas.prompts import PromptAccepted
 
 pytestmark = pytest.mark.stack
@@ -265,7 +266,7 @@ async def test_f46_a_half_open_socket_is_noticed_and_its_state_freed(
         await say(socket, CREATE)
         assert (await hear(socket))["type"] == "response.created"
         silence.set()
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(3 + LINGER_S):
             while edge.server.server_state.connections or len(edge.edge.feeds):
                 await asyncio.sleep(0.05)
         socket.transport.abort()

@@ -199,3 +199,20 @@ async def test_a_burst_makes_nobody_slow_who_has_just_read() -> None:
     put(feed, *deltas(0, 100))
     assert not place.is_too_far_behind(Patience(events=10, bytes=10, stall_s=30))
     assert place.is_too_far_behind(Patience(events=10, bytes=10, stall_s=0))
+
+
+async def test_a_running_response_is_read_on_for_a_while_so_that_who_was_lost_finds_it() -> None:
+    feeds = Feeds(linger_s=0.05)
+    feed = feeds.open(RESPONSE, USER)
+    put(feed, OPENED, FENCE)
+    Cursor(feed, 0, Patience(10, 1 << 20)).close()
+    assert feeds.get(RESPONSE) is feed
+    back = Cursor(feed, 1, Patience(10, 1 << 20))
+    await asyncio.sleep(0.1)
+    assert feeds.get(RESPONSE) is feed
+    back.close()
+    await asyncio.sleep(0.1)
+    assert feeds.get(RESPONSE) is None
+    feed = feeds.open(RESPONSE, USER)
+    put(feed, OPENED, FENCE, *deltas(0, 1), terminal(1))
+    assert feeds.get(RESPONSE) is None
