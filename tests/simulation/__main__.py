@@ -19,6 +19,7 @@ if os.environ.get("PYTHONHASHSEED") != "0":  # sets of strings must have one ord
     os.execve(sys.executable, command, {**os.environ, "PYTHONHASHSEED": "0"})
 
 from tests.simulation.install import install
+from tests.simulation.mutations import MUTATIONS
 from tests.simulation.plan import plan_of
 from tests.simulation.scenarios import SCENARIOS
 from tests.simulation.trace import tracer
@@ -35,12 +36,15 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=0, help="how many seeds from there on")
     parser.add_argument("--scenario", choices=SCENARIOS, action="append", default=[], help="a fault of the past")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin nothing after so much CPU time")
+    parser.add_argument("--without", choices=MUTATIONS, help="take a rule away, and end at the first that breaks")
     parser.add_argument("--trace", action="store_true", help="print all that happens; what is said is made up")
     parser.add_argument("--logs", action="store_true", help="also print what the roles log")
     parser.add_argument("--json", action="store_true", help="one line of JSON for each")
     args = parser.parse_args()
     logging.basicConfig(level=logging.INFO if args.logs else logging.CRITICAL, format="%(name)40s: %(message)s")
     install()
+    if args.without:
+        MUTATIONS[args.without]()
     seeds = (*args.seed, *range(args.first, args.first + args.count))
     plans = [*(SCENARIOS[name]() for name in args.scenario), *map(plan_of, seeds)]
     began, ran, broken = time.process_time(), 0, 0
@@ -57,6 +61,8 @@ def main() -> int:
                 print(json.dumps(asdict(outcome)), flush=True)
             elif outcome.problems or not args.count:
                 print(_lines(outcome), flush=True)
+            if args.without and broken:
+                break
     if not args.json:
         print(f"{broken} of {ran} broken, {time.process_time() - began:.1f} s of CPU")
     return 1 if broken else 0

@@ -106,7 +106,8 @@ class SimProducer:
             self._later(2 * cluster.latency(), where, batch, [-1] * len(batch))
         else:
             slow = 2 * rng.random() ** 2 if happens(trouble.send_slow) else 0.0
-            cluster.loop.outside(cluster.latency() + slow, self._arrive, where, batch)
+            lag = self._process.lag_s * rng.random() if self._process.lag_s else 0.0
+            cluster.loop.outside(cluster.latency() + slow + lag, self._arrive, where, batch)
 
     def _noticed(self) -> float:
         rng = self._cluster.rng

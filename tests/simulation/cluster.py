@@ -152,7 +152,8 @@ class Cluster:
             self.loop.outside(4 * self.rng.random(), self._serve_unheard, serve)
         else:
             deaf = self.happens(self.trouble.answer_lost)
-            self.loop.outside(self.latency(), self._serve, process, serve, answer, deaf, timeout_s)
+            lag = process.lag_s * self.rng.random() if process.lag_s else 0.0
+            self.loop.outside(self.latency() + lag, self._serve, process, serve, answer, deaf, timeout_s)
         return await answer
 
     def _serve(

@@ -136,6 +136,20 @@ class Host:
             self._cluster.loop.resume_process(life.process)
             self._beat(life)
 
+    def straggle(self, lag_s: float, successor_after_s: float) -> None:
+        """What it sends takes seconds; then it is stopped, and its successor works before all of it has landed."""
+        life = self.newest
+        if life is None or life.process.stopped:
+            return
+        self._trace(f"{life.process.name} lags by up to {lag_s:.1f} s")
+        life.process.lag_s = lag_s
+        self._cluster.loop.outside(0.5 * self._cluster.rng.random(), self._stop, life, lag_s, successor_after_s)
+
+    def _stop(self, life: Life, for_s: float, successor_after_s: float) -> None:
+        life.process.lag_s = 0.0
+        if life is self.newest:
+            self.freeze(for_s, successor_after_s)
+
     def cut(self, for_s: float) -> None:
         """No packet passes between it and any broker."""
         life = self.newest
@@ -161,6 +175,7 @@ class Host:
     def heal(self) -> None:
         """Everything runs, nothing is cut off, one process has the name."""
         for life in list(self.lives):
+            life.process.lag_s = 0.0
             self._mend(life)
             self._thaw(life)
         self._if_none()

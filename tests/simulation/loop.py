@@ -46,6 +46,8 @@ class Process:
         """No broker hears of it, and it hears of none."""
         self.members: list[Any] = []
         """Its places in consumer groups."""
+        self.lag_s = 0.0
+        """What it sends takes up to so much longer."""
         self.signals: dict[int, Callable[[], object]] = {}
         self.context = contextvars.copy_context()
         self.context.run(PROCESS.set, self)

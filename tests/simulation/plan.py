@@ -46,6 +46,7 @@ ACTS = (
     "outage",
     "freeze",
     "zombie",
+    "straggle",
     "cut",
     "rebalance",
     "restart",
@@ -107,6 +108,8 @@ def _act(simulation: Simulation, host: Any, kind: str, one: float, two: float) -
             return lambda: host.freeze(long, None)
         case "zombie":
             return lambda: host.freeze(long, long * two)
+        case "straggle":
+            return lambda: host.straggle(0.5 + 4 * one, 0.6 * two**2)
         case "cut":
             return lambda: host.cut(long)
         case "rebalance":
@@ -162,7 +165,7 @@ def plan_of(seed: int) -> Plan:
         trouble_s=rng.uniform(5, 25),
         trouble=trouble,
         kinds=kinds,
-        count=rng.randint(0, 8),
+        count=rng.randint(0, 12),
         protocol=protocol,
         sessions_mb=rng.choice((0, 128)),
     )

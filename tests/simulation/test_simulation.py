@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from parley.settings import ROOT
+from tests.simulation.mutations import MUTATIONS
 from tests.simulation.scenarios import SCENARIOS
 
 SEEDS = 220
@@ -63,3 +64,9 @@ def test_a_fault_that_was_found_here_stays_mended(repaired: dict[str, Outcome], 
 def test_a_seed_is_a_schedule(outcomes: list[Outcome]) -> None:
     """The same events in the same order, whatever ran before."""
     assert run("--seed", "5") == outcomes[5:6]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("rule", MUTATIONS)
+def test_a_rule_that_is_taken_away_is_missed(rule: str) -> None:
+    assert run("--without", rule, "--count", "1000")[-1]["problems"]
