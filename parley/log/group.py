@@ -38,6 +38,11 @@ REFUSED = (IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdErro
 POLL_MS = 200
 """How long one poll waits for records: bounds how fast the loop notices that it shall end."""
 
+LEAVE_S = 5.0
+"""How long leaving the group may take."""
+LOST_S = 0.1
+"""The same for a process that can't go on: every moment more is one in which nobody has its partitions."""
+
 STILL = Gauge(
     "parley_partitions_still", "Partitions that stand still: too many of their records can't be used.", ("group",)
 )
@@ -128,7 +133,8 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]
                 task.cancel()
         await asyncio.gather(*loops, return_exceptions=True)
         with contextlib.suppress(KafkaError, asyncio.TimeoutError):
-            await asyncio.wait_for(self._consumer.stop(), 5)
+            # Who has lost its place has nothing to leave, and its coordinator waits for ever (`on_partitions_revoked`).
+            await asyncio.wait_for(self._consumer.stop(), LOST_S if lost else LEAVE_S)
 
     # -- the poll loop ------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,6 +12,8 @@ from bench.figures import percentile
 
 LONGEST_AFTER_S = 20.0
 """A pause that begins later than this after a fault is not the fault's; nor is one that begins after the next fault."""
+ALIVE_S = 0.5
+"""A stream of ten tokens a second that has said nothing for longer stood still already: an earlier fault's doing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class Gaps:
 
 
 def gaps(faults: Sequence[Struck], streams: Iterable[Sequence[float]]) -> dict[str, Gaps]:
-    """By kind, the longest pause in each stream that ran when such a fault struck.
+    """By kind, the longest pause in each stream that got on when such a fault struck.
 
     A stream is the times at which its reader heard something, from the acceptance on.
     """
@@ -49,9 +51,10 @@ def gaps(faults: Sequence[Struck], streams: Iterable[Sequence[float]]) -> dict[s
     pauses: dict[str, list[float]] = defaultdict(list)
     for heard in streams:
         for fault, end in zip(faults, ends, strict=True):
-            if heard and heard[0] <= fault.at < heard[-1]:
-                first, last = bisect_right(heard, fault.at), bisect_right(heard, end)
-                spans = (heard[n] - heard[n - 1] for n in range(first, min(last + 1, len(heard))))
+            first, last = bisect_left(heard, fault.at - ALIVE_S), bisect_left(heard, end - ALIVE_S)
+            begun = range(first, min(last, len(heard) - 1))
+            spans = [heard[n + 1] - heard[n] for n in begun if heard[n + 1] > fault.at]
+            if spans and heard[first] <= fault.at:  # it got on then
                 pauses[fault.kind].append(max(spans))
     kinds = sorted({fault.kind for fault in faults})
     return {kind: Gaps(sum(fault.kind == kind for fault in faults), tuple(pauses[kind])) for kind in kinds}

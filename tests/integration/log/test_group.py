@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
+import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 
 from parley.health import Health
-from parley.log.group import Group, Held
+from parley.log.group import Group, Held, MemberLost
 from parley.log.producer import Producer
 from parley.log.ranges import Record
 from parley.ownership import Claim
@@ -220,3 +222,25 @@ async def test_one_bad_record_in_five_is_borne(
         await until(lambda: len(role.records) == 160)
         assert len(role.given_up) == 40
         assert not role.held[0].still
+
+
+async def test_a_static_member_that_has_lost_its_place_is_gone_at_once(
+    log_settings: Settings, new_topic: NewTopicName, producer: Producer
+) -> None:
+    """It stood still for longer than its session: whoever takes its place must not wait for it any longer."""
+    topic = await new_topic(1)
+    await producer.send(topic, b"a", key=b"k", partition=0)
+    kafka = log_settings.kafka.model_copy(update={"session_timeout_ms": 1_000})
+    settings = log_settings.model_copy(update={"instance": "frozen", "kafka": kafka})
+    role = Keeper()
+    group = Group(settings, topic, [topic], role, Health())
+    running = asyncio.create_task(group.run())
+    await until(lambda: len(role.records) == 1)
+    time.sleep(2.5)  # noqa: ASYNC251 - the whole process stands still, heartbeats too
+    loop = asyncio.get_running_loop()
+    with pytest.raises(MemberLost):
+        await asyncio.wait_for(asyncio.shield(group._failure), 20)  # type: ignore[arg-type]
+    lost_at = loop.time()
+    with pytest.raises(MemberLost):
+        await asyncio.wait_for(running, 10)
+    assert loop.time() - lost_at < 2

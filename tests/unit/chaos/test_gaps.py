@@ -10,14 +10,18 @@ def test_the_longest_pause_after_a_fault_is_the_faults() -> None:
     assert gaps([Struck("kill", 1.05)], [heard]) == {"kill": Gaps(1, (2.9,))}
 
 
-def test_a_pause_that_began_before_the_fault_counts_when_it_goes_on_behind_it() -> None:
-    assert gaps([Struck("kill", 2.0)], [[0.0, 1.0, 6.0, 6.5]]) == {"kill": Gaps(1, (5.0,))}
+def test_a_pause_goes_on_behind_the_fault_that_made_it_and_is_no_later_ones() -> None:
+    heard = [0.0, 0.1, 0.2, 6.0, 6.1]
+    assert gaps([Struck("kill", 0.3), Struck("cut", 3.0)], [heard]) == {
+        "kill": Gaps(1, (5.8,)),
+        "cut": Gaps(1, ()),
+    }
 
 
-def test_a_pause_after_the_next_fault_is_the_next_ones() -> None:
-    found = gaps([Struck("kill", 0.5), Struck("cut", 3.0)], [[0.0, 1.0, 2.0, 3.1, 9.1, 9.2]])
-    assert found["kill"].pauses == (1.1,)
-    assert [round(pause, 3) for pause in found["cut"].pauses] == [6.0]
+def test_a_pause_that_begins_when_the_next_fault_strikes_is_the_next_ones() -> None:
+    found = gaps([Struck("kill", 0.5), Struck("cut", 3.0)], [[0.4, 1.5, 2.0, 2.9, 9.0, 9.2]])
+    assert [round(pause, 3) for pause in found["kill"].pauses] == [1.1]
+    assert [round(pause, 3) for pause in found["cut"].pauses] == [6.1]
 
 
 def test_streams_that_did_not_run_then_say_nothing() -> None:
