@@ -186,9 +186,11 @@ class Member:
                 return
             if group.generation == self.generation and not group.preparing:  # SyncGroup's answer
                 self._assigned({p for p, slot in group.owners.items() if slot == self.slot})
+                beats = 0  # heartbeats that were not answered as a member's
                 while not (self.rejoin or group.preparing) or choices.chance(0.6):
                     yield
-                    if self._evicted() and choices.chance(0.1):
+                    beats += self._evicted()
+                    if beats and (beats > 20 or choices.chance(0.1)):
                         self.die()
                         return
             self.rejoin = False

@@ -179,7 +179,7 @@ class Conversation:
         duplicate = opened.duplicate_of
         over = late and turn is not None and turn.status is not None
         unopened = not late or (turn is not None and turn.dispatched and self.world.readable(prompt))
-        if (unopened and first is None) or ("first-opened" in self.without and not late):
+        if unopened and (first is None or "first-opened" in self.without):
             self._opened.add(response)
             self.held.spawn(f"opened-{response}", self._open(response, opened))
         if duplicate is not None or over:
@@ -409,9 +409,11 @@ class Conversation:
         turn = self.session.turns.get(about.response)
         decision = (turn.started if turn and "log-end" not in self.without else None) or decision
         ran = turn is not None and turn.dispatched
-        if kind == "expired" and (ran or "expired-off-route" in self.without):
+        if kind == "expired" and ran:
             kind = "failed"
         if kind == "expired":
+            if "expired-off-route" in self.without:
+                yield from take_turn(member, about.response, about.route, self._fence(decision, 1))
             ended = expired(decision, decision.dispatch, at=world.now)
         else:
             try:

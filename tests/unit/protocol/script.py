@@ -35,9 +35,9 @@ class Harmless(Listed):
 class Script:
     """A world with one session, everybody at work, and nothing left to chance."""
 
-    def __init__(self) -> None:
+    def __init__(self, *without: str) -> None:
         self.choices = Harmless()
-        self.world = World(self.choices, sessions=1)
+        self.world = World(self.choices, frozenset(without), sessions=1)
         self.world.healing = True
         self.world.supervise()
         self.rounds(12)

@@ -68,7 +68,15 @@ def test_2_a_zombies_terminal_lands_after_its_successors_fence() -> None:
 
 
 def test_3_a_partition_goes_away_and_comes_back_within_one_members_view() -> None:
-    script = Script()
+    comes_back(Script())
+
+
+def test_3_turns_that_were_kept_whatever_the_claim_says_would_break_a_promise() -> None:
+    with pytest.raises(AssertionError):
+        comes_back(Script("keep-if-same"))
+
+
+def comes_back(script: Script) -> None:
     prompt, worker = script.prompt(), script.worker
     script.until(lambda: script.events(prompt, Delta))
     script.freeze(worker)

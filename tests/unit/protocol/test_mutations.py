@@ -15,7 +15,8 @@ FIRST_SEEDS: dict[str, int] = {}
 
 UNSEEN = {
     "let-go": "going on behind a void fence only costs an engine's work",
-    "wait-in-flight": "needs a commit that lingers across a whole rebalance; test_interleavings scripts it (18)",
+    "keep-if-same": "a member must sleep through a whole holding of another: test_interleavings does it (3)",
+    "wait-in-flight": "a commit must linger through a whole rebalance: test_interleavings does it (18)",
 }
 """Rules without which no schedule of 5,000 breaks a promise, and why they stay."""
 
