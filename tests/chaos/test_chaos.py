@@ -1,4 +1,4 @@
-"""Nothing accepted is lost, nothing is said twice, whatever dies: a short run for continuous integration, and a long.
+"""Nothing accepted is lost, nothing is said twice, whatever dies: the short run of continuous integration and the long.
 
 The long one is `make chaos`: 50 users, 200 kills and more. The short one has 10 users and short answers: two cores, as
 continuous integration has them, are shared by three brokers, two stores, two engines, eleven roles and the users.
