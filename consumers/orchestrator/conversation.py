@@ -429,8 +429,11 @@ class Conversation:
         return self.session.user in (None, prompt.event.user)
 
     async def _end_without_place(self, prompt: Prompt, kind: EndKind, why: Failure | None) -> None:
-        if kind != "expired":
-            event, ends = prompt.event, "failed" if kind == "refused" else kind
+        event = prompt.event
+        ends: TerminalKind = "cancelled" if kind == "cancelled" else "failed"
+        if self._age_ms(prompt) <= self._readable_ms:  # else nobody is there to be told
+            if kind == "expired":  # too late to be opened before it was known that it can end nowhere else
+                await self.shard.tools.say(event.response, event.route, self._opened_as(prompt))
             why = why or failure("store_unavailable", "the conversation can't be read: try again")
             await end_on_route(self.shard, event.response, event.route, event.model, ends, why)
         self._done(prompt.response)
