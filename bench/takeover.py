@@ -13,14 +13,14 @@ import websockets
 
 from bench.figures import percentile
 from bench.system import Measured
-from infra.local.find import role_pid
+from infra.local.find import role_pid, spare_pid
 
 DELTA = '"type":"response.output_text.delta"'
 WORKER = ("worker", "--pool", "synthetic")
 PERIOD_MS = 100
 WORDS = 4_000
-BETWEEN_S = 8.0
-"""From one kill to the next: the next spare is loaded by then."""
+BETWEEN_S = 5.0
+"""From the next tokens to the next kill, at least."""
 
 
 class Listener:
@@ -64,10 +64,11 @@ async def takeovers(system: Measured, streams: int, kills: int) -> tuple[list[fl
     gaps: list[float] = []
     try:
         async with asyncio.timeout(60):
-            while not all(listener.arrivals for listener in listeners):
+            while not all(listener.arrivals or listener.broken for listener in listeners):
                 await asyncio.sleep(0.1)
         for _ in range(kills):
             await asyncio.sleep(BETWEEN_S)
+            await _spare_waits(system)
             os.kill(role_pid(system.settings.kafka.port, *WORKER), signal.SIGKILL)
             gaps += await _next_tokens(listeners, time.perf_counter())
     finally:
@@ -75,6 +76,18 @@ async def takeovers(system: Measured, streams: int, kills: int) -> tuple[list[fl
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
     return gaps, listeners
+
+
+async def _spare_waits(system: Measured) -> None:
+    """It is a spare that waits, loaded, which is measured."""
+    async with asyncio.timeout(120):
+        while True:
+            try:
+                spare_pid(system.settings.kafka.port, *WORKER)
+                break
+            except LookupError:
+                await asyncio.sleep(0.2)
+    await asyncio.sleep(1)  # it connects
 
 
 async def _next_tokens(listeners: list[Listener], killed: float) -> list[float]:

@@ -37,6 +37,7 @@ async def run(settings: Settings, pool_name: str, engine_number: int = 0, *, spa
     """
     async with equipped(settings, pool_name, engine_number) as (tools, follower):
         if spare:
+            await tools.ranges.warm()
             settings = await promoted(settings)
         async with working(settings, tools, follower, HEALTH) as group:
             await until_stopped(group.run(), group.stop)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -13,18 +15,33 @@ def role_pid(kafka_port: int, *role: str) -> int:
     Raises:
         LookupError: none runs.
     """
-    wanted = ["-m", "parley", *role]
+    for pid, arguments, name in _roles(kafka_port):
+        # A spare that has taken the place of one that ended calls itself so.
+        if arguments == [*role] or (arguments == [*role, "--spare"] and name == "parley"):
+            return pid
+    raise LookupError(f"no process of {' '.join(role)} runs")
+
+
+def spare_pid(kafka_port: int, *role: str) -> int:
+    """The process that waits to take a role's place, loaded.
+
+    Raises:
+        LookupError: none does.
+    """
+    for pid, arguments, name in _roles(kafka_port):
+        if arguments == [*role, "--spare"] and name == "parley-spare":
+            return pid
+    raise LookupError(f"no spare of {' '.join(role)} waits")
+
+
+def _roles(kafka_port: int) -> Iterator[tuple[int, list[str], str]]:
+    """Of each process of the system: its id, what follows `-m parley`, and what it calls itself."""
     mark = f"PARLEY_KAFKA__BOOTSTRAP=127.0.0.1:{kafka_port}".encode()
     for path in Path("/proc").glob("[0-9]*"):
-        try:
+        with contextlib.suppress(OSError):  # it has ended meanwhile, or is somebody else's
             arguments = (path / "cmdline").read_bytes().decode().rstrip("\0").split("\0")[1:]
-            if arguments and arguments[-1] == "--spare" and (path / "comm").read_text() == "parley\n":
-                arguments.pop()  # it has taken the place of one that ended
-            if arguments == wanted and mark in (path / "environ").read_bytes().split(b"\0"):
-                return int(path.name)
-        except OSError:
-            continue  # it has ended meanwhile, or is somebody else's
-    raise LookupError(f"no process of {' '.join(role)} runs")
+            if arguments[:2] == ["-m", "parley"] and mark in (path / "environ").read_bytes().split(b"\0"):
+                yield int(path.name), arguments[2:], (path / "comm").read_text().strip()
 
 
 def model_pid(grpc_port: int) -> int:

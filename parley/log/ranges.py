@@ -41,6 +41,15 @@ class RangeReader:
         self._starting: set[asyncio.Task[None]] = set()
         self._closed = False
 
+    async def warm(self) -> None:
+        """Start the readers that are kept before they are needed: starting one takes longer than most ranges to read.
+
+        Raises:
+            ParleyError: log_unavailable.
+        """
+        for consumer in [await self._take() for _ in range(KEPT - len(self._idle))]:
+            await self._give_back(consumer, reusable=True)
+
     async def stop(self) -> None:
         """Disconnect the readers that wait; those in use go when they come back."""
         self._closed = True
