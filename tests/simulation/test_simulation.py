@@ -52,7 +52,8 @@ def test_whatever_goes_wrong_every_promise_is_kept_and_all_heals(outcomes: list[
 def test_the_schedules_are_worth_their_time(outcomes: list[Outcome]) -> None:
     """Turns end in every way there is, and every one ends."""
     ends = [kind.split(" ")[0] for outcome in outcomes for kind, count in outcome["ends"].items() for _ in range(count)]
-    assert set(ends) == {"completed", "incomplete", "cancelled", "failed", "refused", "duplicate"}
+    assert {"completed", "incomplete", "cancelled", "failed", "refused", "duplicate"} <= set(ends)
+    assert "none" not in ends
     assert ends.count("completed") > len(outcomes)
 
 
