@@ -150,14 +150,25 @@ class Running:
                 code = await service.process.wait()
             finally:
                 watching.cancel()
-            wait = restarts.after(time.monotonic() - began, killed=code == -signal.SIGKILL)
-            if wait is None:
-                raise StackError(
-                    f"{service.title} ended {restarts.limit} times in a row: giving up; see {service.log}."
-                )
-            self.console.say(f"{service.title} ended with {describe_exit(code)}; starting it again in {wait:.1f} s")
-            await asyncio.sleep(wait)
+            reason, lived = f"{service.title} ended with {describe_exit(code)}", time.monotonic() - began
+            killed = code == -signal.SIGKILL
+            while reason:  # it may end again while it starts
+                wait = restarts.after(lived, killed=killed)
+                if wait is None:
+                    raise StackError(
+                        f"{service.title} ended {restarts.limit} times in a row: giving up; see {service.log}."
+                    )
+                self.console.say(f"{reason}; starting it again in {wait:.1f} s")
+                await asyncio.sleep(wait)
+                reason, lived, killed = await self._start_again(name), 0.0, False
+
+    async def _start_again(self, name: str) -> str:
+        """Why it did not start; empty: it did."""
+        try:
             await self.stack.restart(name)
+        except StackError as error:
+            return str(error).rstrip(".")
+        return ""
 
     async def _watch(self, service: Service) -> None:
         """End a service that runs on and does nothing: it is started again then."""

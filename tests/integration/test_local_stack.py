@@ -323,11 +323,28 @@ class TestUp:
         first = min((member for member in family if member.name() == "postgres"), key=lambda member: member.pid)
         first.kill()
         await up.line(r"PostgreSQL ended with signal SIGKILL; starting it again in 0\.1 s")
-        dsn = re.search(r"PARLEY_POSTGRES__DSN=(\S+)", (up_settings.data / "environment").read_text())
-        assert dsn is not None
-        async with asyncio.timeout(20):
-            while True:
-                with contextlib.suppress(psycopg.OperationalError):
-                    async with await psycopg.AsyncConnection.connect(dsn.group(1)):
-                        break
-                await asyncio.sleep(0.1)
+        await answers_again(up_settings)
+
+    async def test_a_service_that_ends_while_it_starts_again_is_tried_again(
+        self, up: Up, up_settings: LocalSettings
+    ) -> None:
+        family = await up.ready()
+        first = min((member for member in family if member.name() == "postgres"), key=lambda member: member.pid)
+        data = up_settings.data / "postgres" / "data"
+        data.rename(data.with_name("away"))
+        first.kill()
+        await up.line(r"PostgreSQL ended with exit code \d while starting.*; starting it again in 0\.2 s")
+        data.with_name("away").rename(data)
+        await answers_again(up_settings)
+
+
+async def answers_again(settings: LocalSettings) -> None:
+    """PostgreSQL takes connections, after a while."""
+    dsn = re.search(r"PARLEY_POSTGRES__DSN=(\S+)", (settings.data / "environment").read_text())
+    assert dsn is not None
+    async with asyncio.timeout(20):
+        while True:
+            with contextlib.suppress(psycopg.OperationalError):
+                async with await psycopg.AsyncConnection.connect(dsn.group(1)):
+                    break
+            await asyncio.sleep(0.1)
