@@ -279,10 +279,9 @@ class Conversation:
             return
         if prompt not in self._waiting or prompt.response in self.session.turns:
             return
-        parent = self.session.turns.get(parent_of(self.session, prompt.event) or "")
-        if parent is not None and parent.status is None:
-            # It is being ended beside. What of it belongs to the conversation is known when it has ended.
-            await self._until_changed(parent)
+        if self._is_being_ended(parent_of(self.session, prompt.event)):
+            # Beside. What of it belongs to the conversation, and to this prompt's memory, is known when it has ended.
+            await self._until_news()
             return
         try:
             decision = self._decide(prompt)
@@ -370,6 +369,16 @@ class Conversation:
         else:
             self.shard.requested[turn.response] = decision.dispatch
             self.shard.side.off_cancel(turn.response)  # from here on a cancel is the worker's
+
+    def _is_being_ended(self, response: str | None) -> bool:
+        turn = self.session.turns.get(response or "")
+        return response in self._aside if turn is None else turn.status is None
+
+    async def _until_news(self) -> None:
+        self._changed.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(OVERDUE_CHECK_S):
+                await self._changed.wait()
 
     async def _until_changed(self, turn: Turn) -> None:
         """Until the turn has ended or stands otherwise, or it is time to look whether it is overdue."""

@@ -80,6 +80,7 @@ def outcomes(journal: Journal, classifier: Classifier, policy: Policy) -> Iterat
         if numbers != list(range(1, len(numbers) + 1)):
             yield f"session {session.id}: turn numbers {numbers}"
     yield from _serial(journal)
+    yield from _lost_parents(journal)
     yield from _memory(journal)
 
 
@@ -158,6 +159,15 @@ def _serial(journal: Journal) -> Iterator[str]:
             asked = min(place for place, _ in journal.turns[after.response].requests)
             if not ended or ended[0][0] > asked:
                 yield f"{short(after.response)} was asked for before {short(before.response)} had ended"
+
+
+def _lost_parents(journal: Journal) -> Iterator[str]:
+    """Users name only what was accepted: a parent that has its place in the session is found."""
+    for response, turn in journal.turns.items():
+        terminal, parent = turn.transcript.terminal, journal.turns.get(turn.prompt.parent or "")
+        failure = terminal.failure if terminal is not None else None
+        if failure is not None and failure.code == "previous_response_not_found" and parent and parent.starts:
+            yield f"{short(response)} does not find its parent"
 
 
 def _memory(journal: Journal) -> Iterator[str]:

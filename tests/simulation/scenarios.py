@@ -81,6 +81,29 @@ def parent_is_being_ended() -> Plan:
     return _quiet("parent_is_being_ended", script)
 
 
+def named_parent_has_no_start_yet() -> Plan:
+    """A prompt names a cancelled one as its parent, whose TurnStarted is not in the log yet.
+
+    It failed: there was no such response in the conversation.
+    """
+
+    def script(simulation: Simulation) -> None:
+        users = simulation.users
+
+        async def talk() -> None:
+            user, session = UUID(int=1), new_session(0, simulation.cluster.now_ms())
+            await asyncio.sleep(2)
+            simulation.cluster.fates["send chat.turns"] = [Fate(lands_s=None, fails_s=1.0)]
+            first = users.say(user, session, [])
+            users.cancel(first)
+            await asyncio.sleep(0.3)
+            users.say(user, session, [first.response], parent=first.response)
+
+        simulation.users.run = talk  # type: ignore[method-assign]
+
+    return _quiet("named_parent_has_no_start_yet", script)
+
+
 SCENARIOS: dict[str, Callable[[], Plan]] = {
     scenario.__name__: scenario
     for scenario in (
@@ -88,5 +111,6 @@ SCENARIOS: dict[str, Callable[[], Plan]] = {
         takeover_lands_late,
         takeover_number_comes_back,
         parent_is_being_ended,
+        named_parent_has_no_start_yet,
     )
 }

@@ -67,9 +67,10 @@ class Users:
             if turn.transcript.terminal is not None or turn.dead:
                 return
 
-    def say(self, user: UUID, session: UUID, before: list[str]) -> PromptAccepted:
+    def say(self, user: UUID, session: UUID, before: list[str], parent: str | None = None) -> PromptAccepted:
         """One more prompt of a session, accepted."""
         prompt = self._prompt(user, session, before)
+        prompt = prompt.model_copy(update={"parent": parent}) if parent else prompt
         self._append(PROMPTS, prompt, prompt.response, session)
         return prompt
 
