@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from parley.health import Health, serve_health
+from parley.log.transports import mend_transports
 from parley.quiet import Seldom
 from parley.settings import Settings
 
@@ -29,7 +30,11 @@ EXIT_RESTART = 75
 
 
 def set_up(settings: Settings, role: str, *, spare: bool = False) -> None:
-    """Logging to standard error and, where a port is set, health and metrics; a spare's port is still another's."""
+    """Logging to standard error and, where a port is set, health and metrics; a spare's port is still another's.
+
+    Clients of Kafka are made to fit uvloop.
+    """
+    mend_transports()
     logging.basicConfig(
         level=settings.log_level, stream=sys.stderr, format=f"%(asctime)s %(levelname).1s {role} %(name)s: %(message)s"
     )

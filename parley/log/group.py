@@ -132,9 +132,10 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]
             if task is not None:
                 task.cancel()
         await asyncio.gather(*loops, return_exceptions=True)
-        with contextlib.suppress(KafkaError, asyncio.TimeoutError):
-            # Who has lost its place has nothing to leave, and its coordinator waits for ever (`on_partitions_revoked`).
-            await asyncio.wait_for(self._consumer.stop(), LOST_S if lost else LEAVE_S)
+        # Who has lost its place has nothing to leave, and its coordinator waits for ever (`on_partitions_revoked`).
+        leaving = asyncio.wait_for(self._consumer.stop(), LOST_S if lost else LEAVE_S)
+        # aiokafka's own cancellations come out of `stop` now and then: they must not hide why this ended.
+        await asyncio.gather(leaving, return_exceptions=True)
 
     # -- the poll loop ------------------------------------------------------------------------------------------------
 

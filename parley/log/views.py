@@ -10,7 +10,6 @@ of a partition do, something else is wrong, and the partition stands still rathe
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import logging
 from collections import defaultdict
@@ -142,9 +141,9 @@ class ViewConsumer(ConsumerRebalanceListener, Generic[E_]):  # type: ignore[misc
                 await self._commit()
         finally:
             self.health.unready("ending")
-            for part in (self._consumer, self._producer):
-                with contextlib.suppress(KafkaError, TimeoutError):
-                    await asyncio.wait_for(part.stop(), DRAIN_S)
+            # aiokafka's own cancellations come out of `stop` now and then: they must not hide why this ended.
+            stops = (asyncio.wait_for(part.stop(), DRAIN_S) for part in (self._consumer, self._producer))
+            await asyncio.gather(*stops, return_exceptions=True)
 
     async def _start(self) -> None:
         try:
