@@ -53,6 +53,8 @@ def _check(world: World) -> None:
     _check_usage(world, states)
     for session in states.sessions.values():
         _check_serial(session, routes, states)
+        keyed = sorted((turn for turn in session.turns.values() if turn.key_hash), key=lambda turn: turn.number)
+        require(all(turn.retryable for turn in keyed[:-1]), "a key stands for one turn, until that may be tried again")
         numbers = sorted(turn.number for turn in session.turns.values())
         require(numbers == list(range(1, len(numbers) + 1)), "turns of a session are numbered 1, 2, …")
     require(not any(world.engines.values()), "no engine works for a turn that has ended")

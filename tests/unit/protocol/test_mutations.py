@@ -11,11 +11,43 @@ import pytest
 from .explore import schedule
 from .rules import RULES
 
-FIRST_SEEDS: dict[str, int] = {}
+FIRST_SEEDS = {
+    "epoch-order": 141,
+    "takeover-commit": 0,
+    "proof": 35,
+    "close-at-revoke": 1043,
+    "gate": 15,
+    "read-back": 0,
+    "dispatch-check": 2,
+    "orchestrator-fence": 1,
+    "raise-run": 901,
+    "expired-off-route": 2,
+    "offset-last": 1776,
+    "own-dispatch": 2,
+    "start-first": 2,
+    "log-end": 2,
+    "fold-to-start": 750,
+    "read-where-joined": 71,
+    "rejoin": 93,
+    "drop-lost": 8,
+    "opened-acked": 261,
+    "replay-first": 195,
+    "dedupe": 11,
+    "first-opened": 102,
+    "verdict-gate": 13,
+    "fail-closed": 36,
+    "serial": 0,
+    "read-from-start": 3,
+    "writer-check": 35,
+    "sequence": 337,
+    "one-end": 2,
+}
 
 UNSEEN = {
     "let-go": "going on behind a void fence only costs an engine's work",
     "keep-if-same": "a member must sleep through a whole holding of another: test_interleavings does it (3)",
+    "end-stays": "reopening an ended turn repeats its end; tests/unit/core/test_session.py holds the rule",
+    "greater-replaces": "the running turn finds itself void, and the orchestrator ends it by its age",
     "wait-in-flight": "a commit must linger through a whole rebalance: test_interleavings does it (18)",
 }
 """Rules without which no schedule of 5,000 breaks a promise, and why they stay."""
