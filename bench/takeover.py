@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import time
+from collections.abc import Callable
 
 import httpx
 import websockets
@@ -18,17 +19,17 @@ from infra.local.find import role_pid, spare_pid
 DELTA = '"type":"response.output_text.delta"'
 WORKER = ("worker", "--pool", "synthetic")
 PERIOD_MS = 100
-WORDS = 4_000
+WORDS = 150
+WHOLE = [f"w{number:03d}" for number in range(1, WORDS + 1)]
 BETWEEN_S = 5.0
 """From the next tokens to the next kill, at least."""
 
 
 class Listener:
-    """A user whose answer never ends; it knows when each piece came."""
+    """A user who asks again after each answer; it knows when each piece came."""
 
     def __init__(self) -> None:
         self.arrivals: list[float] = []
-        self.text = ""
         self.broken: str | None = None
 
     async def listen(self, url: str, headers: dict[str, str]) -> None:
@@ -36,23 +37,20 @@ class Listener:
         ask = {"type": "response.create", "model": "synthetic", "input": f"::script {script}"}
         async with websockets.connect(url, additional_headers=headers, compression=None, max_size=None) as socket:
             while True:
-                await socket.send(json.dumps(ask | {"max_output_tokens": WORDS}))
-                self.text = ""
+                await socket.send(json.dumps(ask | {"max_output_tokens": WORDS + 1}))
+                text = ""
                 async for frame in socket:
                     if DELTA in frame[:80]:
                         self.arrivals.append(time.perf_counter())
-                        self.text += json.loads(frame)["delta"]
-                    elif (event := json.loads(frame))["type"] in ("response.completed", "response.incomplete"):
-                        break  # the longest answer has an end, too
-                    elif event["type"] in ("response.failed", "error"):
+                        text += json.loads(frame)["delta"]
+                    elif (event := json.loads(frame))["type"] == "response.completed":
+                        break
+                    elif event["type"] in ("response.failed", "response.incomplete", "error"):
                         self.broken = f"{event['type']}: {json.dumps(event)[:300]}"
                         return
-
-    @property
-    def whole(self) -> bool:
-        """Every word came once and in its place."""
-        words = self.text.split()
-        return self.broken is None and words == [f"w{n:03d}" for n in range(1, len(words) + 1)]
+                if text.split() != WHOLE:
+                    self.broken = f"not the whole answer in its order: {text}"
+                    return
 
 
 async def takeovers(system: Measured, streams: int, kills: int) -> tuple[list[float], list[Listener]]:
@@ -68,8 +66,9 @@ async def takeovers(system: Measured, streams: int, kills: int) -> tuple[list[fl
                 await asyncio.sleep(0.1)
         for _ in range(kills):
             await asyncio.sleep(BETWEEN_S)
-            await _spare_waits(system)
-            os.kill(role_pid(system.settings.kafka.port, *WORKER), signal.SIGKILL)
+            await _process(spare_pid, system)  # it is a spare that waits, loaded, which is measured
+            await asyncio.sleep(1)  # it connects
+            os.kill(await _process(role_pid, system), signal.SIGKILL)
             gaps += await _next_tokens(listeners, time.perf_counter())
     finally:
         for task in tasks:
@@ -78,16 +77,14 @@ async def takeovers(system: Measured, streams: int, kills: int) -> tuple[list[fl
     return gaps, listeners
 
 
-async def _spare_waits(system: Measured) -> None:
-    """It is a spare that waits, loaded, which is measured."""
+async def _process(find: Callable[..., int], system: Measured) -> int:
+    """Of the worker or its spare, as soon as there is one."""
     async with asyncio.timeout(120):
         while True:
             try:
-                spare_pid(system.settings.kafka.port, *WORKER)
-                break
+                return find(system.settings.kafka.port, *WORKER)
             except LookupError:
                 await asyncio.sleep(0.2)
-    await asyncio.sleep(1)  # it connects
 
 
 async def _next_tokens(listeners: list[Listener], killed: float) -> list[float]:
@@ -105,8 +102,8 @@ async def report(system: Measured, streams: int, kills: int) -> str:
     async with httpx.AsyncClient() as http:
         (await http.get(f"{system.base_url}/health/ready")).raise_for_status()
     gaps, listeners = await takeovers(system, streams, kills)
-    if broken := [listener for listener in listeners if not listener.whole]:
-        raise RuntimeError(f"{len(broken)} streams of {streams} were not whole: {broken[0].broken or 'out of order'}")
+    if broken := [listener.broken for listener in listeners if listener.broken is not None]:
+        raise RuntimeError(f"{len(broken)} streams of {streams} were not whole: {broken[0]}")
     return (
         f"worker killed to next token, {streams} streams, {kills} kills: p50 {percentile(gaps, 0.5):.2f} s, "
         f"p99 {percentile(gaps, 0.99):.2f} s, longest {max(gaps):.2f} s; every text whole"

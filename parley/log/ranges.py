@@ -21,6 +21,8 @@ from parley.settings import KafkaSettings
 Record: TypeAlias = ConsumerRecord[Any, Any]
 KEPT = 8
 """Started readers that wait for the next caller."""
+QUEUE_S = 0.5
+"""How long a range waits for a reader before it starts one of its own."""
 FETCH_WAIT_MS = 20
 """A broker answers the requests of a connection one after the other: the next range waits for the last one's fetch."""
 APPEARANCE_S = (0.0, 0.05, 0.2)
@@ -40,6 +42,7 @@ class RangeReader:
         self._idle: list[AIOKafkaConsumer] = []
         self._starting: set[asyncio.Task[None]] = set()
         self._closed = False
+        self._ranges = asyncio.Semaphore(KEPT)
 
     async def warm(self) -> None:
         """Start the readers that are kept before they are needed: starting one takes longer than most ranges to read.
@@ -67,7 +70,7 @@ class RangeReader:
             ParleyError: log_unavailable.
         """
         records: list[Record] = []
-        async with contextlib.aclosing(self.follow(topic, partition, start)) as following:
+        async with self._queueing(), contextlib.aclosing(self.follow(topic, partition, start)) as following:
             async for record in following:
                 if record.offset > end:
                     break
@@ -75,6 +78,22 @@ class RangeReader:
                 if record.offset == end:
                     break
         return records
+
+    @contextlib.asynccontextmanager
+    async def _queueing(self) -> AsyncGenerator[None, None]:
+        """Who takes over many turns at once waits for readers that are there: starting one takes longer than a read.
+
+        But not long: those before may wait for a broker that is away, and nobody should wait for them.
+        """
+        queued = False
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(QUEUE_S):
+                queued = await self._ranges.acquire()
+        try:
+            yield
+        finally:
+            if queued:
+                self._ranges.release()
 
     async def follow(self, topic: str, partition: int, start: int) -> AsyncGenerator[Record, None]:
         """The records from `start` on, also those that are yet to come, until the caller stops.
