@@ -4,29 +4,24 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID
 
-from consumers.orchestrator.planning import ending, parent_of, started
-from parley.endings import expired, turn_ended
+from consumers.orchestrator.planning import parent_of, started
 from parley.errors import failure
-from parley.log.ranges import RouteGone
 from parley.session import Session, Turn
 from parley.side_inputs import SideInputs
-from parley.transcript import Transcript
-from schemas.base import Dispatch, Failure, Usage, epoch_of
+from schemas.base import Dispatch, Failure
 from schemas.prompts import PromptAccepted
-from schemas.routes import Fence, Opened, Terminal
+from schemas.routes import Opened
 from schemas.turns import SessionDeleted, TurnEnded, TurnStarted
 from schemas.wire import TurnsEvent
 
 from . import events
+from .ending import EndKind, end_turn
 from .events import CONTROL, LANE, POOLS, TURNS, VERDICTS
 from .log import Record, SendFailed
 from .member import Held, Member, Task
-from .taking import take_turn
-
-EndKind = Literal["refused", "cancelled", "failed", "expired"]
 
 
 class Shard:
@@ -270,7 +265,7 @@ class Conversation:
             self.shard.requested[decision.response] = decision.dispatch
             yield from self.member.follower.reached(TURNS, self.held.partition, sent.offset)
         else:
-            yield from self._log_started(decision)
+            yield from self.log_started(decision)
 
     def _decide(self, prompt: Record) -> TurnStarted | None:
         event: PromptAccepted = prompt.event
@@ -298,13 +293,13 @@ class Conversation:
         decision = turn.started
         assert decision is not None, "the log holds the beginning of every turn"
         if decision.pool is None:
-            yield from self._end_turn(decision, decision.why or "failed", decision.failure)
+            yield from end_turn(self, decision, decision.why or "failed", decision.failure)
         elif self.world.overdue(decision):
-            yield from self._end_turn(decision, "failed", failure("expired", "the answer did not come in time"))
+            yield from end_turn(self, decision, "failed", failure("expired", "the answer did not come in time"))
         elif self.shard.requested.get(turn.response) != decision.dispatch:
             yield from self._opened_written(turn.response)
             if turn.response in self.world.too_large:
-                yield from self._end_turn(decision, "failed", failure("request_too_large", "no broker takes it"))
+                yield from end_turn(self, decision, "failed", failure("request_too_large", "no broker takes it"))
                 return
             yield from self.member.acknowledged(self._send_request(decision))
             self.shard.requested[turn.response] = decision.dispatch
@@ -356,7 +351,7 @@ class Conversation:
                 about = turn.started if turn else None
                 if about is None:
                     about = self._started(event, None, parent_of(self.session, event))
-                yield from self._end_turn(about, kind, why)
+                yield from end_turn(self, about, kind, why)
             except SendFailed:
                 continue
         self._aside.discard(event.response)
@@ -365,7 +360,7 @@ class Conversation:
 
     # -- the log ------------------------------------------------------------------------------------------------------
 
-    def _log_started(self, decision: TurnStarted) -> Task:
+    def log_started(self, decision: TurnStarted) -> Task:
         """Send a TurnStarted, await its offset, fold to it: whether it stands there."""
         where = (TURNS, self.held.partition)
         while self._numbering:
@@ -398,71 +393,3 @@ class Conversation:
         handed_over = turn.started is not None and self.shard.requested.get(response) == turn.started.dispatch
         if turn.status is not None or handed_over:
             self.held.end(self._prompts.pop(response).offset)
-
-    def _end_turn(self, about: TurnStarted, kind: EndKind | Any, why: Failure | None) -> Task:
-        """End a turn that may run somewhere, as one who takes it."""
-        held, member, world = self.held, self.member, self.world
-        where = (TURNS, held.partition)
-        decision = ending(about, kind, why, self.shard.raised())
-        if "log-end" not in self.without and not (yield from self._log_started(decision)):
-            return
-        turn = self.session.turns.get(about.response)
-        decision = (turn.started if turn and "log-end" not in self.without else None) or decision
-        ran = turn is not None and turn.dispatched
-        if kind == "expired" and ran:
-            kind = "failed"
-        if kind == "expired":
-            if "expired-off-route" in self.without:
-                yield from take_turn(member, about.response, about.route, self._fence(decision, 1))
-            ended = expired(decision, decision.dispatch, at=world.now)
-        else:
-            try:
-                fence, transcript = yield from self._take_opened(decision)
-            except RouteGone:  # nobody can see what was there, or what is written now
-                fence = self._fence(decision, 1)
-                transcript = self.world.transcript()
-                transcript.apply(fence)
-            if transcript is None:
-                return
-            if transcript.terminal is None:
-                terminal = Terminal(
-                    writer=fence.writer,
-                    seq=transcript.seq,
-                    kind=kind,
-                    failure=why,
-                    refusal="no" if kind == "refused" else None,
-                    model=decision.model,
-                    usage=Usage(output_tokens=transcript.tokens),
-                    ended_at=world.now,
-                )
-                if "orchestrator-fence" not in self.without:
-                    record = Record(terminal, about.response, before=tuple(transcript.deltas))
-                    yield from member.acknowledged(member.send(LANE, record))
-                    yield from held.prove()
-                transcript.apply(terminal)
-            ended = turn_ended(decision, transcript, world.ended_under(decision.dispatch, transcript))
-        offset = yield from member.acknowledged(member.send(where, Record(ended, about.response)))
-        yield from member.follower.reached(*where, offset)
-
-    def _fence(self, decision: TurnStarted, run: int) -> Fence:
-        epoch = epoch_of(decision.dispatch, self.held.takeover, run)
-        return Fence(epoch=epoch, writer=str(self.world.fresh()))
-
-    def _take_opened(self, decision: TurnStarted) -> Generator[None, None, tuple[Fence, Transcript | None]]:
-        """Take the turn. Nobody sees an end on a route that was never opened: then open it, and take it again."""
-        member, world = self.member, self.world
-        run = 0
-        while True:
-            run += 1
-            fence = self._fence(decision, run)
-            if "orchestrator-fence" in self.without:
-                transcript = world.transcript()
-                transcript.apply(fence)
-                return fence, transcript
-            transcript = yield from take_turn(member, decision.response, decision.route, fence)
-            if transcript is None or transcript.opened is not None or "read-back" in self.without:
-                return fence, transcript
-            opened = Opened(
-                session=decision.session, user=decision.user, created_at=decision.accepted_at, waiting=False
-            )
-            yield from member.acknowledged(member.send(LANE, Record(opened, decision.response)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parley.session import Session, Turn
+from parley.session import Session
 from parley.session import Void as SessionVoid
 from parley.transcript import Transcript, Void
 from schemas.routes import Delta, Fence, Opened, Terminal
@@ -107,6 +107,3 @@ def loose(without: frozenset[str]) -> tuple[type[Transcript], type[Session]]:
         type("Transcript", (LooseTranscript,), {"without": without, "__slots__": ()}),
         type("Session", (LooseSession,), {"without": without, "__slots__": ()}),
     )
-
-
-__all__ = ["RULES", "Turn", "loose"]
