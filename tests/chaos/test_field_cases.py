@@ -260,7 +260,7 @@ async def test_f35_topics_of_sessions_go_while_their_turns_run(system: System) -
     """Field case F35: 50 conversations with topics; 25 of these go, 5 of them in the middle of an answer.
 
     The answers of the others go on. An answer whose topic went is said again from its beginning on the topic that its
-    worker makes anew, or ends in a way that a retry mends; the conversation goes on.
+    worker makes anew, or ends in a way that a retry mends, for every reader alike; the conversation goes on.
     """
     await system.until_in_sync()
     async with streams(system, 10, 150) as running:
@@ -282,7 +282,7 @@ async def test_f35_topics_of_sessions_go_while_their_turns_run(system: System) -
             raise AssertionError(f"topics could not be deleted: {error!r}") from error
         finally:
             await admin.close()
-        await asyncio.gather(*running.tasks)
+        await running.check_whole()
         assert max(cost.lines_per_s().values(), default=0.0) < 10
         whole = [heard for heard in running.heard if heard.response not in victims]
         assert all(heard.events[-1].text == "completed" for heard in whole)
