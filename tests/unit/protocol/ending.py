@@ -85,9 +85,9 @@ def _take_opened(
         run += 1
         fence = _fence(conversation, decision, run)
         if "orchestrator-fence" in conversation.without:
-            transcript = world.transcript()
-            transcript.apply(fence)
-            return fence, transcript
+            alone = world.transcript()
+            alone.apply(fence)
+            return fence, alone
         transcript = yield from take_turn(member, decision.response, decision.route, fence)
         if transcript is None or transcript.opened is not None or "read-back" in conversation.without:
             return fence, transcript

@@ -108,8 +108,9 @@ def main(arguments: list[str]) -> None:
         world.run()
         print(*timeline(world), broken(world), sep="\n")
     else:
-        found = explore(int(number), rules, first=first)
-        print(f"{found.schedules} schedules in {time.perf_counter() - begin:.0f} s: {dict(found.counts)} {found.first}")
+        all_of = explore(int(number), rules, first=first)
+        took_s = time.perf_counter() - begin
+        print(f"{all_of.schedules} schedules in {took_s:.0f} s: {dict(all_of.counts)} {all_of.first}")
 
 
 if __name__ == "__main__":

@@ -69,7 +69,8 @@ class Script:
         assert record is not None
         if allowed:
             self.world.moderate(record.event, "allow")
-        return record.event
+        prompt: PromptAccepted = record.event
+        return prompt
 
     def rounds(self, count: int = 1) -> None:
         for _ in range(count):
