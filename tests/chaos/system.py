@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
@@ -38,7 +39,7 @@ from tests.chaos.proxy import Proxy
 
 POOL = "synthetic"
 START_S = 300.0
-READY_S = 60.0
+READY_S = 120.0
 
 PATIENCE = {
     # A turn may wait for two faults in a row, on a machine that has too much to do: what is tested is that it ends
@@ -154,10 +155,16 @@ class System:
         """Until these roles say that they are ready; all, without a name.
 
         Raises:
-            TimeoutError: not in READY_S.
+            TimeoutError: not in READY_S; it tells who says what instead.
         """
-        async with asyncio.timeout(READY_S):
-            await asyncio.gather(*(answers(self.members[name].ready_url) for name in names or self.members))
+        wanted = [self.members[name] for name in names or self.members]
+        waiting = {asyncio.create_task(answers(member.ready_url)): member for member in wanted}
+        _, late = await asyncio.wait(waiting, timeout=READY_S)
+        for task in late:
+            task.cancel()
+        if late:
+            said = [f"{waiting[task].name}: {await excuse(waiting[task])}" for task in late]
+            raise TimeoutError(f"not ready after {READY_S:.0f} s: {'; '.join(said)}")
 
     async def until_in_sync(self) -> None:
         """Until every broker runs and every partition is on all of its brokers.
@@ -204,6 +211,15 @@ class System:
         """End all of it."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
+
+
+async def excuse(member: Member) -> str:
+    """Why a role is not ready, in its own words."""
+    try:
+        async with httpx.AsyncClient(timeout=5) as client:
+            return (await client.get(member.ready_url)).text
+    except httpx.HTTPError as error:
+        return repr(error)
 
 
 def twice(settings: LocalSettings, bootstrap: str) -> tuple[list[RoleSpec], list[Member]]:
