@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 import uvloop
@@ -13,9 +14,15 @@ from aiokafka.protocol.admin import ApiVersionRequest
 from parley.log.transports import mend_transports
 
 
+HEARD = asyncio.Event()
+"""The server's side of the connection is closed."""
+
+
 async def hear_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    await reader.read()
+    with contextlib.suppress(ConnectionError):
+        await reader.read()
     writer.close()
+    HEARD.set()
 
 
 async def send_on_a_closed_transport() -> None:
@@ -28,7 +35,11 @@ async def send_on_a_closed_transport() -> None:
         connection._read_task = asyncio.create_task(asyncio.sleep(0))
         connection._writer.transport.abort()
         await asyncio.sleep(0.05)
-        await connection.send(ApiVersionRequest())
+        try:
+            await connection.send(ApiVersionRequest())
+        finally:
+            await HEARD.wait()
+            await asyncio.sleep(0)  # what was closed is gone one round later
 
 
 def test_a_connection_that_is_found_closed_is_a_connection_that_broke() -> None:
