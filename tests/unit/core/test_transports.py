@@ -13,7 +13,6 @@ from aiokafka.protocol.admin import ApiVersionRequest
 
 from parley.log.transports import mend_transports
 
-
 HEARD = asyncio.Event()
 """The server's side of the connection is closed."""
 
