@@ -11,7 +11,7 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from tests.chaos.gaps import Struck
@@ -74,14 +74,14 @@ class Chaos:
         return found
 
     async def run(self, seconds: float, every_s: float, stores: int) -> None:
-        """Do something about every `every_s` seconds; at most `stores` kills of brokers and stores."""
+        """Each kind once, then at random, one about every `every_s` seconds; at most `stores` of brokers and stores."""
         ends = time.monotonic() + seconds
         first = self._each_once()
-        while time.monotonic() < ends:
+        while first or time.monotonic() < ends:
             self.system.check()
             spent = sum(self.kills[fault.kind] for fault in {f.kind: f for f in self.faults() if f.store}.values())
             possible = [fault for fault in self.faults() if spent < stores or not fault.store]
-            fault = next(first, None) or self._dice.choices(possible, [each.weight for each in possible])[0]
+            fault = first.pop() if first else self._dice.choices(possible, [each.weight for each in possible])[0]
             began = time.monotonic()
             await self.strike(fault)
             await asyncio.sleep(max(0.0, every_s * self._dice.uniform(0.7, 1.3) - (time.monotonic() - began)))
@@ -108,10 +108,10 @@ class Chaos:
             await asyncio.sleep(RESTART_PAUSE_S)
             await self.system.until_ready(name)
 
-    def _each_once(self) -> Iterator[Fault]:
-        """One of each kind first, in random order: a short run has done all of them."""
+    def _each_once(self) -> list[Fault]:
+        """One of each kind, in random order: a short run has done all of them."""
         kinds = {fault.kind: fault for fault in self._dice.sample(self.faults(), len(self.faults()))}
-        return iter(kinds.values())
+        return list(kinds.values())
 
     def _killing(self, name: str) -> Callable[[], Awaitable[bool]]:
         async def strike() -> bool:
