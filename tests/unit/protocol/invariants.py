@@ -52,7 +52,7 @@ def _check(world: World) -> None:
     _check_gate(world, routes)
     _check_usage(world, states)
     for session in states.sessions.values():
-        _check_serial(session, routes, states)
+        _check_serial(world, session, routes, states)
         keyed = sorted((turn for turn in session.turns.values() if turn.key_hash), key=lambda turn: turn.number)
         require(all(turn.retryable for turn in keyed[:-1]), "a key stands for one turn, until that may be tried again")
         numbers = sorted(turn.number for turn in session.turns.values())
@@ -167,11 +167,13 @@ def _check_context(states: StateLog, route: list[Record], turn: Turn, world: Wor
             )
 
 
-def _check_serial(session: Session, routes: dict[str, list[Record]], states: StateLog) -> None:
-    """Between the first and the last valid record of a worker on a turn's route no other turn of its session ends."""
+def _check_serial(world: World, session: Session, routes: dict[str, list[Record]], states: StateLog) -> None:
+    """From a turn's first run to its end no other turn of the session runs."""
     spans = []
     for turn in session.turns.values():
-        fences = [record.at for record in routes[turn.response] if record.context is not None]
+        fold = world.transcript()
+        counted = [record for record in routes[turn.response] if fold.apply(record.event) is None]
+        fences = [record.at for record in counted if record.context is not None]
         if fences:
             spans.append((fences[0], states.ended_at[turn.response]))
     spans.sort()
