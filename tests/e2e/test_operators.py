@@ -56,6 +56,7 @@ async def timeline(system: System, what: str, *options: str) -> list[dict[str, A
 
 async def test_a_long_answer_runs_and_is_not_lag(system: System) -> None:
     """Records that run and records that wait are told apart, from outside of the group."""
+    await lag_until(system, "worker-synthetic", lambda group: group.unfinished == 0)  # answers that others left
     script = json.dumps({"first_ms": 50, "period_ms": 100, "words": 500})
     async with chatting(system) as chat:
         request = {"model": "synthetic", "input": f"::script {script}", "max_output_tokens": 100}
