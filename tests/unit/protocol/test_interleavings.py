@@ -449,3 +449,23 @@ def test_the_cancel_topic_is_read_by_the_orchestrator_and_the_worker() -> None:
     assert script.world.logs.log((CONTROL, 0))
     assert statuses(script) == ["cancelled"]
     assert script.route(prompt)[0].text
+
+
+def test_a_worker_dies_between_its_proof_and_the_end() -> None:
+    dies_before_the_end(Script())
+
+
+def test_a_request_that_was_done_with_before_its_end_would_wait_for_old_age() -> None:
+    with pytest.raises(AssertionError):
+        dies_before_the_end(Script("offset-last"))
+
+
+def dies_before_the_end(script: Script) -> None:
+    prompt, worker = script.prompt(), script.worker
+    script.hold_back(worker, TURNS)
+    script.until(lambda: script.on_its_way(worker, TURNS))
+    script.rounds(10)
+    script.kill(worker)
+    script.settle()
+    assert len(script.events(prompt, TurnEnded, TURNS)) == 1
+    assert statuses(script) == ["completed"]

@@ -22,7 +22,6 @@ FIRST_SEEDS = {
     "orchestrator-fence": 1,
     "raise-run": 901,
     "expired-off-route": 2,
-    "offset-last": 1776,
     "own-dispatch": 2,
     "start-first": 2,
     "log-end": 2,
@@ -48,6 +47,7 @@ UNSEEN = {
     "keep-if-same": "a member must sleep through a whole holding of another: test_interleavings does it (3)",
     "end-stays": "reopening an ended turn repeats its end; tests/unit/core/test_session.py holds the rule",
     "greater-replaces": "the running turn finds itself void, and the orchestrator ends it by its age",
+    "offset-last": "the orchestrator ends by its age what was let go too early: test_interleavings shows it",
     "wait-in-flight": "a commit must linger through a whole rebalance: test_interleavings does it (18)",
 }
 """Rules without which no schedule of 5,000 breaks a promise, and why they stay."""
