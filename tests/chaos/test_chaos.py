@@ -1,7 +1,7 @@
-"""Nothing accepted is lost, nothing is said twice, whatever dies: the short run of continuous integration and the long.
+"""Nothing accepted is lost, nothing is said twice, whatever dies: a short run and a long one.
 
-The long one is `make chaos`: 50 users, 200 kills and more. The short one has 10 users and short answers: two cores, as
-continuous integration has them, are shared by three brokers, two stores, two engines, eleven roles and the users.
+The long one is `make chaos`: 50 users, 200 kills and more. The short one has 10 users and short answers: two cores
+are shared by three brokers, two stores, two engines, eleven roles and the users.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ def check(report: Report) -> None:
     assert report.troubles == []
 
 
+@pytest.mark.long  # six minutes and more where two cores carry everything: beyond what continuous integration has
 async def test_a_short_storm(tmp_path: Path) -> None:
     """About three minutes with start and end: each kind of fault once, and a planned restart of every role."""
     report = await run(SHORT, tmp_path)
