@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -93,6 +94,17 @@ async def until_stopped(work: Coroutine[Any, Any, None], stop: Callable[[], None
                 loop.remove_signal_handler(name)
 
 
+def collect_seldom() -> None:
+    """Spare what has been imported from garbage collection, and collect cycles less often.
+
+    With Python's own thresholds a third of a worker's samples at 256 streams were in collections: every few hundred new
+    containers, over all objects of the process. Almost all of what a token leaves behind is freed by its counts.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+
+
 def run_role(
     settings: Settings, role: str, work: Callable[[Settings], Coroutine[Any, Any, None]], *, spare: bool = False
 ) -> int:
@@ -100,6 +112,7 @@ def run_role(
     import uvloop
 
     set_up(settings, role, spare=spare)
+    collect_seldom()
     try:
         uvloop.run(work(settings))
     except KeyboardInterrupt:
