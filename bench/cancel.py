@@ -12,9 +12,9 @@ import httpx
 import websockets
 
 from bench.figures import percentile
+from bench.load import DELTA
 from bench.system import Measured
 
-DELTA = '"type":"response.output_text.delta"'
 POLL_S = 0.002
 BESIDE = 10
 """Streams that go on beside the one that is cancelled."""

@@ -13,10 +13,10 @@ import httpx
 import websockets
 
 from bench.figures import percentile
+from bench.load import DELTA
 from bench.system import Measured
 from infra.local.find import role_pid, spare_pid
 
-DELTA = '"type":"response.output_text.delta"'
 WORKER = ("worker", "--pool", "synthetic")
 PERIOD_MS = 100
 WORDS = 150

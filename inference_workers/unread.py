@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import secrets
 
+from inference_workers.pen import Pen
 from inference_workers.tools import Tools
 from parley.clock import now_ms
 from parley.endings import turn_ended
@@ -18,8 +19,8 @@ from parley.log.group import Held
 from parley.log.ranges import Record, RouteGone
 from parley.log.taking import take_turn
 from parley.topics import TURNS
-from schemas.base import Dispatch, Route, Timings, epoch_of
-from schemas.routes import Fence, Terminal, encode_route_record
+from schemas.base import Dispatch, Timings, epoch_of
+from schemas.routes import Fence, Terminal
 from schemas.turns import TurnStarted
 from schemas.wire import STARTED_HEADER, BadRecord, decoder, header, turn_of
 
@@ -51,17 +52,11 @@ async def end_unread(tools: Tools, held: Held, record: Record) -> None:
             model=tools.pool.model,
             ended_at=now_ms(),
         )
-        await _write(tools, response, route, terminal)
-        transcript.apply(terminal)
+        await Pen(tools.tokens, response, route, transcript).end(terminal)
         await held.prove()
     if (started := await _decision(tools, held, record, response, dispatch)) is not None:
         timings = Timings(accepted=started.accepted_at, ended=now_ms())
         await tools.log_end(turn_ended(started, transcript, dispatch, timings=timings), held.partition)
-
-
-async def _write(tools: Tools, response: str, route: Route, terminal: Terminal) -> None:
-    value = encode_route_record((terminal,))
-    await tools.tokens.send(route.topic, value, key=response.encode(), partition=route.partition)
 
 
 async def _decision(tools: Tools, held: Held, record: Record, response: str, dispatch: Dispatch) -> TurnStarted | None:

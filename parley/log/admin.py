@@ -210,6 +210,23 @@ def unreachable(bootstrap: str, error: BaseException) -> ParleyError:
     return ParleyError("log_unavailable", f"Kafka at {bootstrap} failed: {str(error) or type(error).__name__}")
 
 
+async def started_client(settings: KafkaSettings, client_id: str) -> AIOKafkaAdminClient:
+    """aiokafka's client for administration, connected. The caller closes it.
+
+    Raises:
+        ParleyError: log_unavailable: no broker answers.
+    """
+    client = AIOKafkaAdminClient(
+        bootstrap_servers=settings.bootstrap, client_id=client_id, request_timeout_ms=settings.request_timeout_ms
+    )
+    try:
+        await client.start()
+    except (KafkaError, OSError) as error:
+        await client.close()
+        raise unreachable(settings.bootstrap, error) from error
+    return client
+
+
 @asynccontextmanager
 async def connect(settings: KafkaSettings) -> AsyncIterator[Admin]:
     """An admin connection.
@@ -217,16 +234,7 @@ async def connect(settings: KafkaSettings) -> AsyncIterator[Admin]:
     Raises:
         ParleyError: log_unavailable: no broker answers.
     """
-    client = AIOKafkaAdminClient(
-        bootstrap_servers=settings.bootstrap,
-        client_id="parley-admin",
-        request_timeout_ms=settings.request_timeout_ms,
-    )
-    try:
-        await client.start()
-    except (KafkaError, OSError) as error:
-        await client.close()
-        raise unreachable(settings.bootstrap, error) from error
+    client = await started_client(settings, "parley-admin")
     try:
         yield Admin(client, settings.bootstrap)
     finally:

@@ -12,7 +12,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 from aiokafka.errors import KafkaError
 
-from parley.log.admin import unreachable
+from parley.log.admin import started_client, unreachable
 from parley.settings import KafkaSettings
 
 DEAD = "Dead"
@@ -55,12 +55,9 @@ class GroupReader:
     """Asks for groups over a connection of its own."""
 
     def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
         self._bootstrap = settings.bootstrap
-        self._client = AIOKafkaAdminClient(
-            bootstrap_servers=settings.bootstrap,
-            client_id="parley-groups",
-            request_timeout_ms=settings.request_timeout_ms,
-        )
+        self._client: AIOKafkaAdminClient
 
     async def __aenter__(self) -> GroupReader:
         """Connects.
@@ -68,11 +65,7 @@ class GroupReader:
         Raises:
             ParleyError: log_unavailable.
         """
-        try:
-            await self._client.start()
-        except (KafkaError, OSError) as error:
-            await self._client.close()
-            raise unreachable(self._bootstrap, error) from error
+        self._client = await started_client(self._settings, "parley-groups")
         return self
 
     async def __aexit__(self, *_: object) -> None:

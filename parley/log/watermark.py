@@ -9,6 +9,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
 from parley.errors import ParleyError
+from parley.log.admin import started_client
 from parley.settings import KafkaSettings
 
 
@@ -16,13 +17,11 @@ class Watermark:
     """Asks for one group's offsets on one topic."""
 
     def __init__(self, settings: KafkaSettings, group: str, topic: str, name: str) -> None:
+        self._settings = settings
         self._group = group
         self._topic = topic
-        self._client = AIOKafkaAdminClient(
-            bootstrap_servers=settings.bootstrap,
-            client_id=name,
-            request_timeout_ms=settings.request_timeout_ms,
-        )
+        self._name = name
+        self._client: AIOKafkaAdminClient
 
     async def start(self) -> None:
         """Connect.
@@ -30,11 +29,7 @@ class Watermark:
         Raises:
             ParleyError: log_unavailable.
         """
-        try:
-            await self._client.start()
-        except (KafkaError, OSError) as error:
-            await self._client.close()
-            raise ParleyError("log_unavailable", "no broker answers") from error
+        self._client = await started_client(self._settings, self._name)
 
     async def stop(self) -> None:
         """Disconnect."""

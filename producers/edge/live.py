@@ -8,7 +8,6 @@ accepted it and whatever device asked.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
@@ -18,14 +17,13 @@ from aiokafka import TopicPartition
 
 from parley.clock import now_ms
 from parley.errors import ParleyError
+from parley.log.dlq import unreadable
 from parley.log.follower import Follower
 from parley.log.ranges import Record
 from parley.settings import ProtocolSettings
 from parley.topics import TURNS
 from schemas.turns import SessionChanged, SessionDeleted, TurnEnded, TurnStarted
 from schemas.wire import BadRecord, decode_turns_event
-
-log = logging.getLogger(__name__)
 
 REMEMBERED = 10_000
 """Ended turns, and opened and deleted sessions, that are remembered: views have long caught up with older ones."""
@@ -131,7 +129,7 @@ class Live:
         try:
             event = decode_turns_event(record.value)
         except BadRecord as error:
-            log.warning("no event at %s-%d offset %d: %s", record.topic, record.partition, record.offset, error)
+            unreadable(record, error)
             return
         match event:
             case TurnStarted():

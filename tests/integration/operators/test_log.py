@@ -17,8 +17,8 @@ from parley.log.dlq import dead_letter
 from parley.log.spans import open_spans
 from parley.timeline.cli import log
 from parley.timeline.fold import Entry
-from parley.timeline.read import Window, follow_timeline, read_timeline
-from parley.timeline.target import parse_target
+from parley.timeline.read import Timeline, Window, follow_timeline, read_timeline
+from parley.timeline.target import Target, parse_target
 from parley.topics import PROMPTS, TURNS
 from schemas.routes import Delta, Fence
 from tests.integration.operators.conftest import KEYS, Talk
@@ -30,6 +30,17 @@ async def entries(talk: Talk, *arguments: str) -> list[dict[str, Any]]:
     result = await talk.command(log, *arguments, "--json")
     assert result.exit_code == 0, result.output
     return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+async def watch(talk: Talk, target: Target, timeline: Timeline, last: str) -> list[Entry]:
+    """What comes after a timeline, up to an entry of the kind `last`."""
+    seen: list[Entry] = []
+    async with aclosing(follow_timeline(talk.settings, target, timeline)) as coming:
+        async for entry in coming:
+            seen.append(entry)
+            if entry.kind == last:
+                break
+    return seen
 
 
 async def test_a_turn_is_one_timeline_over_all_topics_with_its_void_records(talk: Talk) -> None:
@@ -155,19 +166,10 @@ async def test_following_shows_the_next_turn_as_it_happens_also_on_another_lane(
     target = parse_target(str(talk.session))
     async with open_spans(talk.settings.kafka, "test") as spans:
         timeline = await read_timeline(talk.settings, spans, target, Window())
-    seen: list[Entry] = []
-
-    async def watch() -> None:
-        async with aclosing(follow_timeline(talk.settings, target, timeline)) as coming:
-            async for entry in coming:
-                seen.append(entry)
-                if entry.kind == "turn.ended":
-                    return
-
-    watching = asyncio.create_task(watch())
+    watching = asyncio.create_task(watch(talk, target, timeline, "turn.ended"))
     await asyncio.sleep(0.5)
     two = await talk.whole_turn(await talk.lane(9), "two", ["2", "3"])
-    await asyncio.wait_for(watching, 20)
+    seen = await asyncio.wait_for(watching, 20)
     assert {entry.response for entry in seen} == {two}
     assert {"prompt.accepted", "verdict", "turn.started", "turn.ended"} <= {entry.kind for entry in seen}
 
@@ -183,19 +185,10 @@ async def test_following_a_running_turn_goes_on_where_reading_ended(talk: Talk) 
     target = parse_target(response)
     async with open_spans(talk.settings.kafka, "test") as spans:
         timeline = await read_timeline(talk.settings, spans, target, Window())
-    seen: list[Entry] = []
-
-    async def watch() -> None:
-        async with aclosing(follow_timeline(talk.settings, target, timeline)) as coming:
-            async for entry in coming:
-                seen.append(entry)
-                if entry.kind == "terminal":
-                    return
-
-    watching = asyncio.create_task(watch())
+    watching = asyncio.create_task(watch(talk, target, timeline, "terminal"))
     await talk.say(response, route, Delta(writer="w", seq=1, text="b", tokens=1))
     await talk.say(response, route, talk.terminal("w", 2))
-    await asyncio.wait_for(watching, 20)
+    seen = await asyncio.wait_for(watching, 20)
     assert [(entry.kind, entry.void) for entry in seen] == [("delta", None), ("terminal", None)]
     assert timeline.folding.transcripts[response].text == "ab"
 

@@ -5,6 +5,7 @@ Control flow as in parley/log/group.py, with its names; Progress and Claim are p
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
@@ -88,7 +89,7 @@ class Follower:
                     handle(log[position[0] - 1])
 
 
-class Member:
+class Member(ABC):
     """One process of a role."""
 
     endless = ("client", "poll", "committer", "follower")
@@ -123,17 +124,17 @@ class Member:
 
     # -- what a role adds ---------------------------------------------------------------------------------------------
 
+    @abstractmethod
     def take(self, taken: list[Held]) -> Task:
         """Partitions were taken anew: get ready, before their first records."""
-        raise NotImplementedError
 
+    @abstractmethod
     def record(self, held: Held, record: Record) -> None:
         """A record, in order, once for each holding."""
-        raise NotImplementedError
 
+    @abstractmethod
     def drop(self, held: Held) -> None:
         """The partition is no longer held; its tasks have ended."""
-        raise NotImplementedError
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
