@@ -244,6 +244,12 @@ class Hanging(RangeReader):
     hangs_on = 3
     healed = False
 
+    async def __aenter__(self) -> Hanging:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
     async def read(self, topic: str, partition: int, start: int, end: int) -> list[Record]:
         if partition == self.hangs_on and not self.healed:
             await asyncio.Event().wait()
@@ -254,8 +260,10 @@ class TestATurnThatDoesNotGetOn:
     async def test_it_is_named_and_begun_anew_and_the_others_go_on(self, lab: Lab, synthetic_engine: str) -> None:
         """Field case F32: a handler of one partition waits for ever; no restart is needed to get over it."""
         impatient = WorkerSettings(stall_s=1)
-        async with lab.worker(None, synthetic_engine, worker=impatient) as worker:
-            hanging = Hanging(lab.settings.kafka, "hanging")
+        async with (
+            Hanging(lab.settings.kafka, "hanging") as hanging,
+            lab.worker(None, synthetic_engine, worker=impatient) as worker,
+        ):
             worker.tools.ranges = hanging
             stuck = await lab.ask("hello", max_tokens=5, partition=3)
             others = [await lab.ask("hello", max_tokens=5, partition=n) for n in (1, 2, 4)]
@@ -270,12 +278,13 @@ class TestATurnThatDoesNotGetOn:
             async with asyncio.timeout(10):
                 while worker.health.readiness():
                     await asyncio.sleep(0.05)
-            await hanging.stop()
 
     async def test_past_its_deadline_its_user_is_told_so(self, lab: Lab, synthetic_engine: str) -> None:
         """Field case F32: the user gets an error of time, not silence."""
-        async with lab.worker(None, synthetic_engine, worker=WorkerSettings(stall_s=1)) as worker:
-            hanging = Hanging(lab.settings.kafka, "hanging")
+        async with (
+            Hanging(lab.settings.kafka, "hanging") as hanging,
+            lab.worker(None, synthetic_engine, worker=WorkerSettings(stall_s=1)) as worker,
+        ):
             worker.tools.ranges = hanging
             stuck = await lab.ask("hello", max_tokens=5, partition=3, start_s=1)
             await asyncio.sleep(1.5)
@@ -284,7 +293,6 @@ class TestATurnThatDoesNotGetOn:
             assert terminal is not None
             assert terminal.failure is not None
             assert terminal.failure.code == "start_deadline_exceeded"
-            await hanging.stop()
 
 
 class TestRebalances:

@@ -29,7 +29,7 @@ from schemas.base import Route, Sampling, Tier, Timings
 from schemas.prompts import Cancel, InferenceRequest, OutputItem, Verdict
 from schemas.routes import decode_route_record
 from schemas.turns import TurnEnded
-from schemas.wire import decoder, encode, headers
+from schemas.wire import decoder, encode, header, headers
 
 KEYS = Keys((b"a key of the edges, 32 bytes long",))
 USER = UUID(int=1)
@@ -162,12 +162,13 @@ class Lab:
         raise AssertionError("the route has ended")
 
     async def ended(self, request: InferenceRequest, within_s: float = 20.0) -> TurnEnded:
-        """The turn's end in chat.turns; there is one only."""
+        """The turn's end in chat.turns, among whatever other tests have written there; there is one only."""
         partition = self.partition_of(request)
         async with asyncio.timeout(within_s), aclosing(self.ranges.follow("chat.turns", partition, 0)) as records:
             async for record in records:
-                if (event := _ended(record.value)).response == request.response:
-                    return event
+                kind, whose = (header(record.headers, name) for name in ("type", "response"))
+                if (kind, whose) == ("turn.ended", request.response):
+                    return _ended(record.value)
         raise AssertionError("the log has ended")
 
     @asynccontextmanager
