@@ -59,16 +59,20 @@ async def test_a_long_answer_runs_and_is_not_lag(system: System) -> None:
     await lag_until(system, "worker-synthetic", lambda group: group.unfinished == 0)  # answers that others left
     script = json.dumps({"first_ms": 50, "period_ms": 100, "words": 500})
     async with chatting(system) as chat:
-        request = {"model": "synthetic", "input": f"::script {script}", "max_output_tokens": 100}
+        request = {"model": "synthetic", "input": f"::script {script}", "max_output_tokens": 150}
         await chat.send(type="response.create", **request)
-        seen = await lag_until(
-            system, "worker-synthetic", lambda group: any(p.counts.running for p in group.partitions)
-        )
+        answer = asyncio.create_task(read(chat.events(), 1, lambda: None))
+
+        def runs(group: GroupLag) -> bool:
+            assert not answer.done(), f"it has ended and was never seen to run: {answer.result().last}"
+            return any(p.counts.running for p in group.partitions)
+
+        seen = await lag_until(system, "worker-synthetic", runs)
         [one] = [p for p in seen.partitions if p.counts.running]
         assert (one.verdict.state, one.counts.waiting, one.look.held) == (State.OK, 0, True)
         assert one.look.claim.holder.startswith("worker-synthetic-0:")
         assert one.ages.running_s is not None
-        assert (await read(chat.events(), 1, lambda: None)).last["type"] == "response.incomplete"
+        assert (await answer).last["type"] == "response.incomplete"
     await lag_until(system, "worker-synthetic", lambda group: group.unfinished == 0)
 
 
