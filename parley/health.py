@@ -41,11 +41,15 @@ class Health:
         else:
             self._troubles = {name: text for name, text in self._troubles.items() if name != what}
 
+    @property
+    def beat_age(self) -> float | None:
+        """Seconds since the loop has last come round; None: it has not begun."""
+        return None if self._beat is None else time.monotonic() - self._beat
+
     def live(self) -> str:
         """Empty, or why the process should be restarted."""
-        if self._beat is None or time.monotonic() - self._beat < STALL_S:
-            return ""
-        return f"the loop has not come round for {time.monotonic() - self._beat:.0f} s"
+        age = self.beat_age
+        return "" if age is None or age < STALL_S else f"the loop has not come round for {age:.0f} s"
 
     def readiness(self) -> str:
         """Empty, or why there is no work for this process."""

@@ -88,18 +88,22 @@ class Progress:
         """Offset of the next record to take."""
         self.version = 0
         """Grows with every record that is taken, passed or ended: tells whether there is something new to commit."""
-        self._open: dict[int, None] = {}
+        self._open: dict[int, int] = {}
+        """Append times of the records that are taken and not ended."""
         self._ended = set(ended)
 
-    def take(self, offset: int) -> bool:
-        """A record was delivered. False: it was taken before, or its turn had ended under an earlier holder."""
+    def take(self, offset: int, appended: int = 0) -> bool:
+        """A record was delivered, appended at this time (ms).
+
+        False: it was taken before, or its turn had ended under an earlier holder.
+        """
         if offset < self.position:
             return False
         self.position = offset + 1
         self.version += 1
         if offset in self._ended:
             return False
-        self._open[offset] = None
+        self._open[offset] = appended
         return True
 
     def end(self, offset: int) -> None:
@@ -118,6 +122,12 @@ class Progress:
     def open(self) -> int:
         """Records taken and not ended."""
         return len(self._open)
+
+    @property
+    def oldest(self) -> int | None:
+        """When the first of them was appended. Asked for by another thread, hence the copy in one step."""
+        appended = list(self._open.values())
+        return appended[0] if appended else None
 
     @property
     def span(self) -> int:

@@ -22,6 +22,7 @@ from prometheus_client import Gauge
 from parley.errors import ParleyError
 from parley.health import Health
 from parley.log.assignor import ByNumber
+from parley.log.figures import MEMBERS, REBALANCES, TAKEOVERS, PartitionFigures, Taking, log_end
 from parley.log.held import Held, Role
 from parley.log.members import member_options
 from parley.log.ranges import Record
@@ -57,7 +58,8 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]
 
     def __init__(self, settings: Settings, group: str, topics: Iterable[str], role: Role, health: Health) -> None:
         self._settings = settings
-        self._health = health
+        self.health = health
+        """Of the process: what this member says of itself."""
         self._role = role
         self._topics = list(topics)
         self.name = group
@@ -99,6 +101,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]
         self._failure = asyncio.get_running_loop().create_future()
         await self._consumer.start()
         self._consumer.subscribe(self._topics, listener=self)
+        MEMBERS.add(self)
         loops = [asyncio.create_task(self._poll(), name="poll"), asyncio.create_task(self._commits(), name="commits")]
         try:
             await asyncio.wait([*loops, self._failure], return_when=asyncio.FIRST_COMPLETED)
@@ -106,6 +109,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]
                 if done.done() and not done.cancelled() and done.exception() is not None:
                     raise done.exception()  # type: ignore[misc]
         finally:
+            MEMBERS.discard(self)
             await self._close(loops)
 
     def stop(self) -> None:
@@ -144,7 +148,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]
         while not self._stopping:
             opened = {where: held.opened for where, held in self.held.items() if held.gate}
             batches = await self._consumer.getmany(timeout_ms=POLL_MS)
-            self._health.beat()
+            self.health.beat()
             for where, records in batches.items():
                 held = self.held.get(where)
                 if held is None or not held.gate:
@@ -156,7 +160,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]
                 for record in records:
                     if held.still or held.progress.span >= window:
                         break
-                    if held.progress.take(record.offset):
+                    if held.progress.take(record.offset, record.timestamp):
                         self._hand_over(held, record)
                 if held.still:
                     self._consumer.pause(where)  # again after a reassignment, which forgets it
@@ -190,7 +194,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]
             record.offset,
             error,
         )
-        self._health.trouble(where, f"{where} stands still: too many of its records can't be used")
+        self.health.trouble(where, f"{where} stands still: too many of its records can't be used")
         STILL.labels(self.name).inc()
 
     def _resume(self, below: int) -> None:
@@ -215,6 +219,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]
 
     async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
         """Gates are closed; each partition's is opened in its own time."""
+        REBALANCES.labels(self.name).inc()
         self._joined = True
         self._joined_at = self._consumer._coordinator.coordinator_id
         self._assignment += 1
@@ -236,14 +241,14 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]
         held = self.held.pop(where)
         held.cancel()
         if held.still:
-            self._health.trouble(f"{where.topic}-{where.partition}", "")
+            self.health.trouble(f"{where.topic}-{where.partition}", "")
             STILL.labels(self.name).dec()
         self._role.drop(held)
 
     async def _open_gates(self, assigned: set[TopicPartition], mine: int) -> None:
         """Read the claims; keep what is still ours; take over the rest, and open the gates."""
         if not assigned:
-            self._health.ready()  # a spare
+            self.health.ready()  # a spare
         while mine == self._assignment and assigned:
             if self._consumer._coordinator.coordinator_id != self._joined_at:
                 # A lookup may have led to a deposed coordinator, which still answers reads; joining finds the true one.
@@ -279,6 +284,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]
             if mine != self._assignment:
                 return  # the next opening finds these claims, and no holder that has such a number
             self.held |= taken
+            TAKEOVERS.labels(self.name).inc(len(taken))
             for where in taken:
                 del self._tried[where]
             self._open = True
@@ -286,7 +292,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]
                 self._open_gate(held)
             await self._get_ready(list(taken.values()))
             log.info("%s holds %d partitions, %d of them taken over now", self.name, len(assigned), len(taken))
-            self._health.ready()
+            self.health.ready()
             return
 
     def _number(self, where: TopicPartition, claim: Claim) -> int:
@@ -421,3 +427,15 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]
         self._in_flight = None
         if not flight.cancelled():
             flight.exception()  # seen by whoever waits, if anybody still does
+
+    # -- what it tells ------------------------------------------------------------------------------------------------
+
+    def figures(self) -> list[PartitionFigures]:
+        """Of each partition that is held."""
+        return [self._figures(held) for held in list(self.held.values())]
+
+    def _figures(self, held: Held) -> PartitionFigures:
+        taking: Taking = "still" if held.still else "closed" if not held.gate else "paused" if held.paused else "taking"
+        progress, end = held.progress, log_end(self._consumer, held.where)
+        waiting = None if end is None else max(0, end - progress.position)
+        return PartitionFigures(held.where, taking, progress.open, progress.oldest, waiting)

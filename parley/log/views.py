@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+from collections import Counter as Counted
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from prometheus_client import Counter, Gauge
 from parley.errors import ParleyError
 from parley.health import Health
 from parley.log.dlq import dead_letter
+from parley.log.figures import MEMBERS, REBALANCES, PartitionFigures, Taking, log_end
 from parley.log.losses import Losses
 from parley.log.members import member_options
 from parley.log.producer import Producer
@@ -104,7 +106,7 @@ class ViewConsumer(ConsumerRebalanceListener, Generic[E_]):  # type: ignore[misc
     ) -> None:
         kafka = settings.kafka
         self._settings = settings
-        self._group = group
+        self.name = group
         self._topics = list(topics)
         self._decode = decode
         self._apply = apply
@@ -118,6 +120,10 @@ class ViewConsumer(ConsumerRebalanceListener, Generic[E_]):  # type: ignore[misc
         self._assignment = 0
         self._written: dict[TopicPartition, int] = {}
         """Ends of durably written prefixes that are not committed yet."""
+        self._reached: dict[TopicPartition, int] = {}
+        """The offset that each partition's next write begins with."""
+        self._in_hand: _Batch | None = None
+        self._paused = False
         self._backlog: list[_Batch] = []
         self._losses: dict[TopicPartition, Losses] = defaultdict(Losses)
         self._still: dict[TopicPartition, int] = {}
@@ -140,6 +146,7 @@ class ViewConsumer(ConsumerRebalanceListener, Generic[E_]):  # type: ignore[misc
                     await self._see_through(batch, stop)
                 await self._commit()
         finally:
+            MEMBERS.discard(self)
             self.health.unready("ending")
             # aiokafka's own cancellations come out of `stop` now and then: they must not hide why this ended.
             stops = (asyncio.wait_for(part.stop(), DRAIN_S) for part in (self._consumer, self._producer))
@@ -152,6 +159,7 @@ class ViewConsumer(ConsumerRebalanceListener, Generic[E_]):  # type: ignore[misc
             raise ParleyError("log_unavailable", f"no broker answers at {self._settings.kafka.bootstrap}") from error
         await self._producer.start()
         self._consumer.subscribe(self._topics, listener=self)
+        MEMBERS.add(self)
         self.health.ready()
 
     # -- the loop -----------------------------------------------------------------------------------------------------
@@ -170,26 +178,28 @@ class ViewConsumer(ConsumerRebalanceListener, Generic[E_]):  # type: ignore[misc
         """Write a batch, however long it takes, then commit it."""
         work = asyncio.create_task(self._write(batch.records), name="write")
         ending = asyncio.create_task(stop.wait(), name="ending")
+        self._in_hand = batch
         try:
             await asyncio.wait({work, ending}, timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
-            paused = False
             while not (work.done() or stop.is_set()):
                 # Again before each poll: aiokafka forgets pauses at a reassignment.
                 self._consumer.pause(*self._consumer.assignment())
-                paused = True
+                self._paused = True
                 stray = await self._poll(0)
                 if stray is not None:
                     self._backlog.append(stray)
                 await asyncio.wait({work, ending}, timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 await asyncio.wait({work}, timeout=DRAIN_S)
-            if paused:
+            if self._paused:
                 self._consumer.resume(*(self._consumer.assignment() - self._still.keys()))
             if work.done():
                 work.result()
+                self._reached |= batch.ends
                 if batch.assignment == self._assignment:
                     self._written |= {where: min(end, self._still.get(where, end)) for where, end in batch.ends.items()}
         finally:
+            self._in_hand, self._paused = None, False
             for task in (work, ending):
                 task.cancel()
             await asyncio.gather(work, ending, return_exceptions=True)
@@ -203,7 +213,7 @@ class ViewConsumer(ConsumerRebalanceListener, Generic[E_]):  # type: ignore[misc
             async with asyncio.timeout(COMMIT_S):
                 await self._consumer.commit(ends)
         except (KafkaError, TimeoutError) as error:
-            log.info("%s: a commit failed: %r", self._group, error)
+            log.info("%s: a commit failed: %r", self.name, error)
             if assignment == self._assignment:
                 self._written = ends | self._written
 
@@ -212,9 +222,11 @@ class ViewConsumer(ConsumerRebalanceListener, Generic[E_]):  # type: ignore[misc
         await self._commit()
         self._assignment += 1
         self._written.clear()
+        self._reached.clear()
 
     async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
         """Nothing to prepare: views hold no state."""
+        REBALANCES.labels(self.name).inc()
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
@@ -222,7 +234,7 @@ class ViewConsumer(ConsumerRebalanceListener, Generic[E_]):  # type: ignore[misc
         entries: list[Entry[E_]] = []
         for record in records:
             if header(record.headers, REPLAY_HEADER) is not None:
-                RECORDS.labels(self._group, "replay").inc()
+                RECORDS.labels(self.name, "replay").inc()
                 continue
             if self._stands(record):
                 continue
@@ -253,13 +265,13 @@ class ViewConsumer(ConsumerRebalanceListener, Generic[E_]):  # type: ignore[misc
             await self._apply(entries)
 
         await self._persist(attempt)
-        RECORDS.labels(self._group, "applied").inc(len(entries))
+        RECORDS.labels(self.name, "applied").inc(len(entries))
         for entry in entries:
             self._losses[_where(entry.record)].kept()
 
     async def _bury(self, record: Record, error: BadRecord) -> None:
         """Nothing of a turn is lost with it: the orchestrator answers for the turn's end, not its views."""
-        log.warning("%s: %s-%d@%d: %s", self._group, record.topic, record.partition, record.offset, error)
+        log.warning("%s: %s-%d@%d: %s", self.name, record.topic, record.partition, record.offset, error)
         where = _where(record)
         if self._losses[where].too_many:
             self._stand_still(where, record.offset)
@@ -267,20 +279,20 @@ class ViewConsumer(ConsumerRebalanceListener, Generic[E_]):  # type: ignore[misc
 
         async def attempt() -> None:
             partitions = self._settings.topics.topics[DLQ].partitions
-            await dead_letter(self._producer, record, group=self._group, error=error, partitions=partitions)
+            await dead_letter(self._producer, record, group=self.name, error=error, partitions=partitions)
 
         try:
             await self._persist(attempt)
         except BadRecord as refused:
-            log.error("%s: not even the dead-letter queue takes it: %s", self._group, refused)
-        RECORDS.labels(self._group, "dead").inc()
+            log.error("%s: not even the dead-letter queue takes it: %s", self.name, refused)
+        RECORDS.labels(self.name, "dead").inc()
         self._losses[where].lost()
 
     def _stand_still(self, where: TopicPartition, offset: int) -> None:
         name = f"{where.topic}-{where.partition}"
         log.error(
             "%s: %s stands still at offset %d: too many records can't be kept; see chat.dlq, then restart",
-            self._group,
+            self.name,
             name,
             offset,
         )
@@ -288,7 +300,7 @@ class ViewConsumer(ConsumerRebalanceListener, Generic[E_]):  # type: ignore[misc
         if where in self._consumer.assignment():
             self._consumer.pause(where)
         self.health.trouble(name, f"{name} stands still: too many of its records went to the dead letters")
-        WAITING.labels(self._group).set(1)
+        WAITING.labels(self.name).set(1)
 
     async def _persist(self, attempt: Callable[[], Awaitable[None]]) -> None:
         """Try until it succeeds.
@@ -305,20 +317,40 @@ class ViewConsumer(ConsumerRebalanceListener, Generic[E_]):  # type: ignore[misc
             except ParleyError as error:
                 if not error.kind.retryable:
                     raise BadRecord(error.message) from error
-                log.warning("%s waits: %s", self._group, error.message)
+                log.warning("%s waits: %s", self.name, error.message)
             except Exception as error:
-                log.exception("%s waits: an error that nobody foresaw", self._group)
+                log.exception("%s waits: an error that nobody foresaw", self.name)
                 unforeseen += 1
                 if unforeseen == UNFORESEEN:
                     raise BadRecord(f"{type(error).__name__}, {unforeseen} times") from error
             else:
                 self.health.ready()
-                WAITING.labels(self._group).set(1 if self._still else 0)
+                WAITING.labels(self.name).set(1 if self._still else 0)
                 return
-            self.health.unready(f"the store of {self._group} does not take what is written to it")
-            WAITING.labels(self._group).set(1)
-            ATTEMPTS.labels(self._group).inc()
+            self.health.unready(f"the store of {self.name} does not take what is written to it")
+            WAITING.labels(self.name).set(1)
+            ATTEMPTS.labels(self.name).inc()
             await asyncio.sleep(pause_s(failures))
+
+    # -- what it tells ------------------------------------------------------------------------------------------------
+
+    def figures(self) -> list[PartitionFigures]:
+        """Of each partition that it has read from, or reads from now."""
+        batch = self._in_hand
+        hand = batch.records if batch is not None else []
+        first: dict[TopicPartition, Record] = {}
+        taken = Counted(map(_where, hand))
+        for record in hand:
+            first.setdefault(_where(record), record)
+        found = []
+        for where in {**self._reached, **first}:
+            taking: Taking = "still" if where in self._still else "paused" if self._paused else "taking"
+            oldest = int(first[where].timestamp) if where in first else None
+            done = int(first[where].offset) if where in first else self._reached[where]
+            end = log_end(self._consumer, where)
+            waiting = None if end is None else max(0, end - done - taken[where])
+            found.append(PartitionFigures(where, taking, taken[where], oldest, waiting))
+        return found
 
 
 def _where(record: Record) -> TopicPartition:
