@@ -135,6 +135,8 @@ class Run:
     @contextlib.asynccontextmanager
     async def _streaming(self, engine: Engine, text: str, max_tokens: int) -> AsyncIterator[_Chunks]:
         self._course.engine = engine
+        if "first_token" not in self._course.times:
+            self._course.times["engine_started"] = now_ms()
         self._course.at("streaming")
         async with engine.running():
             chunks = _Chunks(engine, self._generation(text, max_tokens))

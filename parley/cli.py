@@ -19,6 +19,7 @@ ELSEWHERE = {
     "log": "parley.timeline.cli:log",
     "migrate": "parley.stores.commands:migrate",
     "topics": "parley.topics_cli:topics",
+    "turn": "parley.timeline.turn_cli:turn",
     "usage": "consumers.usage.cli:usage",
     "users": "parley.stores.commands:users",
 }
