@@ -58,8 +58,9 @@ class Admission:
         self._admit()
 
     def queued(self) -> dict[str, int]:
-        """Waiting turns by tier."""
-        return {tier: sum(w.tier == tier for w in self._waiting.values()) for tier in TIERS}
+        """Waiting turns by tier. Asked for by another thread as well, hence the copy in one step."""
+        waiting = list(self._waiting.values())
+        return {tier: sum(w.tier == tier for w in waiting) for tier in TIERS}
 
     def oldest_ms(self, now_ms: int) -> dict[str, int]:
         """Age of the oldest waiting turn by tier, in ms."""

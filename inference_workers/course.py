@@ -51,6 +51,8 @@ class Course:
     moved: float = field(default_factory=lambda: asyncio.get_running_loop().time())
     """When it last got on, by the loop's clock."""
     times: dict[str, int] = field(default_factory=lambda: {"taken": now_ms()})
+    said: int | None = None
+    """When its last text was written, in ms."""
     generated: int = 0
     answer: Answer | None = None
     """Of the last run: it knows what the guard decided."""

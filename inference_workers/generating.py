@@ -13,6 +13,7 @@ from inference_workers.engine.client import EngineChunk
 from inference_workers.engine.contract import Generation
 from inference_workers.engine.errors import EngineError
 from inference_workers.engine.pool import Engine
+from inference_workers.metrics import kind
 from inference_workers.pen import Pen
 from inference_workers.tools import Tools
 from parley.clock import left_s, now_ms
@@ -152,15 +153,20 @@ class Run:
         course.at("streaming")
         finish: str | None = None
         pending = 0
+        heard: float | None = None
+        gap = kind(self._request.model, self._tools.pool.name, self._request.tier).gap
         begun = bool(pen.transcript.deltas)
         try:
             async with asyncio.timeout(None if begun else left_s(self._request.deadline)):
                 chunk = await chunks.first
         except TimeoutError:
             return too_late()
-        course.times.setdefault("first_token", now_ms())
+        course.times.setdefault("first_token", chunks.came)
         while True:
-            engine.heard = course.moved = clock()
+            now = clock()
+            if heard is not None and chunk.tokens:
+                gap.observe(now - heard)
+            engine.heard = course.moved = heard = now
             course.generated += chunk.tokens
             pending += chunk.tokens
             step = answer.feed(chunk.text) if chunk.text else None
@@ -184,7 +190,8 @@ class Run:
 
     async def _say(self, pen: Pen, text: str, tokens: int) -> None:
         await pen.say(text, tokens)
-        self._course.times.setdefault("released", now_ms())
+        self._course.said = now = now_ms()
+        self._course.times.setdefault("released", now)
 
     def _generation(self, text: str, max_tokens: int) -> Generation:
         asked, pool = self._request.sampling, self._tools.pool.sampling
@@ -213,7 +220,14 @@ class _Chunks:
 
     def __init__(self, engine: Engine, generation: Generation) -> None:
         self._stream = engine.client.generate(generation)
-        self.first = asyncio.create_task(self.next())
+        self.came = 0
+        """When the first one came, in ms."""
+        self.first = asyncio.create_task(self._first())
+
+    async def _first(self) -> EngineChunk:
+        chunk = await self.next()
+        self.came = now_ms()
+        return chunk
 
     async def next(self) -> EngineChunk:
         try:

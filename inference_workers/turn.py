@@ -17,14 +17,15 @@ import logging
 import secrets
 from collections.abc import AsyncGenerator
 
+from inference_workers import metrics
 from inference_workers.answer import Answer
 from inference_workers.course import THERE, Course, End, too_late
 from inference_workers.engine.errors import EngineError
 from inference_workers.engine.pool import Engine
 from inference_workers.generating import Run
-from inference_workers.metrics import ENGINE_FAILURES
 from inference_workers.pen import Pen
 from inference_workers.tools import Tools
+from parley import stages
 from parley.clock import left_s, now_ms
 from parley.endings import turn_ended
 from parley.errors import ParleyError, failure
@@ -104,7 +105,7 @@ class Turn:
         engine = self.course.engine
         if engine is not None:
             engine.doubt()
-            ENGINE_FAILURES.labels(engine.url, error.kind.code).inc()
+            metrics.ENGINE_FAILURES.labels(engine.url, error.kind.code).inc()
         return engine
 
     async def _attempt(self, run: int, hopeless: Failure | None, avoid: Engine | None) -> None:
@@ -193,6 +194,7 @@ class Turn:
             request.dispatch,
             timings=Timings(
                 accepted=request.timings.accepted,
+                opened=request.timings.opened,
                 dispatched=request.timings.dispatched,
                 ended=now_ms(),
                 **course.times,
@@ -204,6 +206,8 @@ class Turn:
             seed=request.sampling.seed,
         )
         await tools.log_end(ended, self._held.partition)
+        stages.observe(ended)
+        metrics.observe(ended, tools.pool.name, course.said)
         if course.answer is not None:
             with contextlib.suppress(ParleyError):
                 await tools.post_verdict(self._output_verdict(course.answer), self._held.partition)

@@ -12,6 +12,7 @@ import secrets
 
 from inference_workers.pen import Pen
 from inference_workers.tools import Tools
+from parley import stages
 from parley.clock import now_ms
 from parley.endings import turn_ended
 from parley.errors import failure
@@ -56,7 +57,9 @@ async def end_unread(tools: Tools, held: Held, record: Record) -> None:
         await held.prove()
     if (started := await _decision(tools, held, record, response, dispatch)) is not None:
         timings = Timings(accepted=started.accepted_at, ended=now_ms())
-        await tools.log_end(turn_ended(started, transcript, dispatch, timings=timings), held.partition)
+        ended = turn_ended(started, transcript, dispatch, timings=timings)
+        await tools.log_end(ended, held.partition)
+        stages.observe(ended)
 
 
 async def _decision(tools: Tools, held: Held, record: Record, response: str, dispatch: Dispatch) -> TurnStarted | None:

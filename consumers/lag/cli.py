@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from rich.console import Console, Group
 from rich.live import Live
 
+from consumers.lag.exporter import serve
 from consumers.lag.groups import Watched, expected
 from consumers.lag.show import as_json, exit_code, pool_lines, table
 from consumers.lag.survey import Report, Survey
@@ -21,8 +22,26 @@ from parley.log.groups import GroupReader
 from parley.log.spans import open_spans
 from parley.settings import Settings
 
+LOOPBACK = "127.0.0.1"
 WIDE = 160
 """Columns of a table that goes into a file: whole lines can be searched."""
+
+
+class Address(click.ParamType):
+    """[HOST:]PORT as (host, port)."""
+
+    name = "address"
+
+    def convert(
+        self, value: str | tuple[str, int], param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, int]:
+        """The pair."""
+        if isinstance(value, tuple):
+            return value
+        host, _, port = value.rpartition(":")
+        if not port.isdecimal() or not 0 < int(port) < 65_536:
+            self.fail(f"{value!r} is no [HOST:]PORT", param, ctx)
+        return host.strip("[]") or LOOPBACK, int(port)
 
 
 @click.command()
@@ -32,9 +51,23 @@ WIDE = 160
 @click.option("--check", is_flag=True, help="Exit code: 0 OK, 3 WARN, 4 NO_COMMIT, 5 worse, or lost records.")
 @click.option("--all", "every", is_flag=True, help="A line for every partition, also for idle ones.")
 @click.option("--window", default=120.0, show_default=True, help="Seconds of commits that states are judged by.")
-@click.option("--interval", default=2.0, show_default=True, help="Seconds between two looks of the live table.")
+@click.option("--interval", default=2.0, show_default=True, help="Seconds between two looks.")
+@click.option(
+    "--serve",
+    "serving",
+    metavar="[HOST:]PORT",
+    type=Address(),
+    help="Serve the figures to Prometheus at /metrics, on loopback unless told otherwise.",
+)
 def lag(
-    names: tuple[str, ...], once: bool, json_wanted: bool, check: bool, every: bool, window: float, interval: float
+    names: tuple[str, ...],
+    once: bool,
+    json_wanted: bool,
+    check: bool,
+    every: bool,
+    window: float,
+    interval: float,
+    serving: tuple[str, int] | None,
 ) -> None:
     """Each group and partition: who holds it, what waits, what runs, how old the oldest is.
 
@@ -46,6 +79,9 @@ def lag(
     try:
         settings = Settings()
         survey = Survey(_watched(settings, names), window)
+        if serving is not None:
+            _serve(settings, survey, *serving, interval)
+            return
         if console.is_terminal and not (once or json_wanted or check):
             asyncio.run(_live(settings, survey, console, every, interval))
             return
@@ -62,6 +98,14 @@ def lag(
         (console if console.is_terminal else Console(width=WIDE)).print(_shown(report, every))
     if check:
         raise SystemExit(exit_code(report))
+
+
+def _serve(settings: Settings, survey: Survey, host: str, port: int, interval: float) -> None:
+    logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname).1s lag: %(message)s")
+    try:
+        asyncio.run(serve(settings, survey, host, port, interval))
+    except OSError as error:
+        raise click.ClickException(f"can't serve on {host}:{port}: {error.strerror}") from None
 
 
 def _watched(settings: Settings, names: Sequence[str]) -> list[Watched]:

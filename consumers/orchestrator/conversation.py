@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Literal
 
@@ -49,6 +49,8 @@ class Prompt:
     offset: int
     appended: int
     """The log's time of it, in ms."""
+    seen: int = field(default_factory=now_ms)
+    """When it came here, in ms."""
 
     @property
     def response(self) -> str:
@@ -359,7 +361,8 @@ class Conversation:
         verdict = self.shard.side.verdict(turn.response)
         try:
             await self._opened_written(turn.response)  # a writer that finds the route knows whether the turn waited
-            message = request(self.shard.tools.settings, self.session, decision, verdict, now_ms())
+            seen = prompt.seen if (prompt := self._prompts.get(turn.response)) is not None else None
+            message = request(self.shard.tools.settings, self.session, decision, verdict, now_ms(), seen)
             place = self.shard.open_turns.place(turn.response)
             await self.shard.tools.dispatch(message, self.shard.held.partition, place)
         except ParleyError as error:

@@ -7,6 +7,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Literal
 
 from consumers.orchestrator.planning import ending
+from parley import stages
 from parley.clock import now_ms
 from parley.endings import expired, turn_ended
 from parley.log.producer import TopicUnknown
@@ -87,6 +88,7 @@ async def end_turn(
             timings=Timings(accepted=started.accepted_at, ended=now_ms()),
         )
     offset = await tools.log_turn(ended, held.partition)
+    stages.observe(ended)
     await tools.follower.reached(TURNS, held.partition, offset)
 
 

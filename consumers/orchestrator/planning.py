@@ -118,9 +118,11 @@ def context_of(
 
 
 def request(
-    settings: Settings, session: Session, decision: TurnStarted, verdict: Verdict | None, now: int
+    settings: Settings, session: Session, decision: TurnStarted, verdict: Verdict | None, now: int, seen: int | None
 ) -> InferenceRequest:
     """The request of a standing TurnStarted: whoever makes it from the same log makes the same prompt.
+
+    `seen`: when the prompt came here, in ms; None: it came to an earlier holder, and is done with.
 
     Raises:
         ParleyError: the turn can't be run.
@@ -161,5 +163,5 @@ def request(
         template=TEMPLATE_VERSION,
         listed=decision.listed,
         store=decision.store,
-        timings=Timings(accepted=decision.accepted_at, dispatched=now),
+        timings=Timings(accepted=decision.accepted_at, opened=seen, dispatched=now),
     )

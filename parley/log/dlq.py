@@ -22,6 +22,8 @@ UNREADABLE = Counter(
     ("topic",),
 )
 
+LETTERS = Counter("parley_dead_letters_total", "Records that a group gave up.", ("group",))
+
 
 def unreadable(record: ConsumerRecord[bytes | None, bytes | None], error: BaseException) -> None:
     """Say and count that a record is passed over: a verdict, a cancel, an event of a log that is only folded."""
@@ -56,6 +58,8 @@ async def dead_letter(
         "attempts": attempts,
     }
     headers = tuple((PREFIX + name, str(value).encode()) for name, value in about.items())
-    return await producer.send(
+    offset = await producer.send(
         DLQ, record.value, key=record.key, partition=record.partition % partitions, headers=(*record.headers, *headers)
     )
+    LETTERS.labels(group).inc()
+    return offset

@@ -21,10 +21,11 @@ from parley.errors import ParleyError
 from parley.ids import response_address
 from parley.transcript import Transcript
 from producers.edge import metrics
+from producers.edge.pace import Pace
 from producers.edge.projection import Projection, PublicEvent
 from producers.edge.replayed import route_events
 from schemas.base import JsonObject
-from schemas.routes import Opened, decode_route_record
+from schemas.routes import Delta, Opened, decode_route_record
 from schemas.turns import TurnEnded
 
 log = logging.getLogger(__name__)
@@ -54,7 +55,18 @@ class Watcher(Protocol):
 class Feed:
     """One response: its route on one side, whoever watches on the other."""
 
-    __slots__ = ("_linger_s", "_on_idle", "_watchers", "backlog", "error", "key", "projection", "recovered", "user")
+    __slots__ = (
+        "_linger_s",
+        "_on_idle",
+        "_watchers",
+        "backlog",
+        "error",
+        "key",
+        "pace",
+        "projection",
+        "recovered",
+        "user",
+    )
 
     def __init__(
         self, response: str, user: UUID, on_idle: Callable[[Feed], None] | None = None, linger_s: float = 0.0
@@ -69,6 +81,8 @@ class Feed:
         """Events that were on the route before this feed began to read it."""
         self.recovered = False
         """The events come from the store: the route was gone."""
+        self.pace: Pace | None = None
+        """Of a turn that this edge has accepted."""
         self._watchers: list[Watcher] = []
         self._on_idle = on_idle
         self._linger_s = linger_s
@@ -94,8 +108,8 @@ class Feed:
         opened = self.transcript.opened
         return opened is not None and (opened.conflict or opened.duplicate_of is not None)
 
-    def absorb(self, value: bytes | None) -> None:
-        """Fold one record of the route. What can't be read is skipped, as every reader does."""
+    def absorb(self, value: bytes | None, appended: int = 0) -> None:
+        """Fold one record of the route, appended at `appended` (ms). What can't be read is skipped, as everywhere."""
         try:
             events = decode_route_record(value or b"")
         except ValidationError:
@@ -106,7 +120,9 @@ class Feed:
             if isinstance(event, Opened) and event.user != self.user:
                 self.fail(ParleyError("not_found", "There is no such response."))
                 return
-            self.projection.apply(event)
+            void = self.projection.apply(event)
+            if void is None and self.pace is not None and isinstance(event, Delta):
+                self.pace.text(appended)
 
     def announce(self, echo: dict[str, object]) -> None:
         """Say response.created: the prompt is in the log."""

@@ -132,7 +132,7 @@ class LaneReader:
                 for record in records:
                     feed = self._feeds.by_key(record.key)
                     if feed is not None:
-                        feed.absorb(record.value)
+                        feed.absorb(record.value, record.timestamp)
                         touched[record.key] = feed
                 self._positions[where.partition] = records[-1].offset + 1
             for feed in touched.values():

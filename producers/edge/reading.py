@@ -134,7 +134,7 @@ class Reading:
         async with contextlib.aclosing(self._ranges.follow(route.topic, route.partition, start)) as records:
             async for record in records:
                 if record.key == feed.key:
-                    feed.absorb(record.value)
+                    feed.absorb(record.value, record.timestamp)
                     feed.notify()
                     if feed.over:
                         return

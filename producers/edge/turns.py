@@ -17,6 +17,7 @@ from parley.topics import CONTROL, PROMPTS
 from producers.edge import metrics
 from producers.edge.acceptance import Author, accept, check, idempotency, key_reused, own_response, place
 from producers.edge.feeds import Cursor, Feed, Feeds
+from producers.edge.pace import Pace
 from producers.edge.placing import Placing
 from producers.edge.reading import Reading
 from producers.edge.resource import Json
@@ -50,6 +51,7 @@ class Turns:
             ParleyError: what is wrong with the request; log_unavailable: whether it was accepted is not known.
         """
         pool = check(request, author.tier, self._topics)
+        pace = Pace(pool.name, author.tier)
         keyed = idempotency(self._keys, author, key, body) if key is not None else None
         placement = place(request, author, self._keys, self._topics.cell, keyed)
         route, lane = await self._placing.route(placement.session)
@@ -66,6 +68,8 @@ class Turns:
             idempotent=keyed,
         )
         feed = self._feeds.open(prompt.response, author.user)  # before the prompt is sent, or records might be missed
+        feed.pace = pace
+        pace.accepted()
         try:
             with metrics.ACCEPTANCE.time():
                 await self._send(prompt)
