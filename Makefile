@@ -8,7 +8,7 @@ BIN := .venv/bin
 UV_VERSION := 0.13.9
 STAMPS := .cache/stamps
 
-.PHONY: run test test-long bench chaos lint format setup clean help
+.PHONY: run test test-long bench chaos lint format setup setup-tests clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -17,10 +17,10 @@ help:
 run: setup
 	@exec $(BIN)/parley up
 
-test: setup
+test: setup-tests
 	$(BIN)/pytest -m "not long" $(PYTEST)
 
-test-long: setup
+test-long: setup-tests
 	$(BIN)/pytest -m long $(PYTEST)
 
 bench: setup
@@ -42,6 +42,10 @@ format: $(STAMPS)/venv
 # the last line fetches unless they are there.
 setup: $(STAMPS)/venv
 	@$(BIN)/python -m infra.local prepare
+
+# And what only tests need: Prometheus, where Debian's packages are to be had.
+setup-tests: $(STAMPS)/venv
+	@$(BIN)/python -m infra.local prepare --tests
 
 # Data stays: it is in var/. Remove that by hand.
 clean:

@@ -10,6 +10,7 @@ import click
 from infra.local import provision
 from infra.local.checks import check_java
 from infra.local.problems import StackError
+from infra.local.prometheus import ensure_prometheus
 from infra.local.settings import LocalSettings
 from infra.local.up import services_only, up
 
@@ -32,12 +33,18 @@ def services_command() -> None:
 
 
 @main.command("prepare")
-def prepare_command() -> None:
+@click.option("--tests", is_flag=True, help="Also what only tests need; without it they are skipped.")
+def prepare_command(tests: bool) -> None:
     """Fetch and make everything that `up` needs, and start nothing."""
     try:
         asyncio.run(prepare(LocalSettings()))
     except StackError as error:
         sys.exit(f"parley: {error}")
+    if tests:
+        try:
+            asyncio.run(ensure_prometheus(LocalSettings()))
+        except StackError as error:
+            click.echo(f"parley: tests of alerts are skipped: {error}", err=True)
 
 
 async def prepare(settings: LocalSettings) -> None:
