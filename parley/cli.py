@@ -14,6 +14,7 @@ from parley.settings import Settings
 
 ELSEWHERE = {
     "dlq": "producers.replay.dlq_cli:dlq",
+    "doctor": "infra.doctor.cli:doctor",
     "keys": "parley.stores.commands:keys",
     "lag": "consumers.lag.cli:lag",
     "log": "parley.timeline.cli:log",

@@ -15,12 +15,15 @@ from typing import Any
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import (
+    GroupIdNotFound,
+    InvalidGroupIdError,
     KafkaConnectionError,
     KafkaError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
     for_code,
 )
+from aiokafka.protocol.admin import ApiVersionRequest, DeleteGroupsRequest
 
 from parley.errors import ParleyError
 from parley.log.topic_plan import LiveTopic
@@ -64,6 +67,23 @@ class Admin:
     async def names(self) -> list[str]:
         """Every topic's name."""
         return [topic["topic"] for topic in await self._describe(None)]
+
+    async def at_risk(self, min_insync_replicas: int) -> dict[str, str]:
+        """Partitions that take no acknowledged writes now, as topic-partition, each with the reason."""
+        found = {}
+        for topic in await self._describe(None):
+            for part in topic["partitions"]:
+                name, in_sync = f"{topic['topic']}-{part['partition']}", len(part["isr"])
+                if part["leader"] < 0:
+                    found[name] = "no leader"
+                elif in_sync < min_insync_replicas:
+                    found[name] = f"{in_sync} of {len(part['replicas'])} replicas in sync"
+        return found
+
+    async def api_versions(self) -> dict[int, tuple[int, int]]:
+        """Of each kind of request, by its number in Kafka's protocol: the oldest and newest version that is taken."""
+        answer = await self._ask(self._client._send_request(ApiVersionRequest()))
+        return {key: (oldest, newest) for key, oldest, newest in answer.api_versions}
 
     async def brokers(self) -> dict[str, dict[str, str]]:
         """The effective settings of each broker, by its id."""
@@ -136,6 +156,20 @@ class Admin:
                 raise ParleyError("log_unavailable", f"could not delete {name}: {for_code(code).__name__}")
         await self._wait_for_absence(deleted)
         return deleted
+
+    async def delete_group(self, name: str) -> bool:
+        """Forget a group without members, with its commits; False: there was none.
+
+        Raises:
+            ParleyError: log_unavailable: the cluster can't be reached, or the group has members.
+        """
+        node = await self._ask(self._client.find_coordinator(name))
+        # aiokafka knows the request, but its client has no method for it.
+        response = await self._ask(self._client._send_request(DeleteGroupsRequest([name]), node))
+        [(_, code)] = response.results
+        if code and for_code(code) not in (GroupIdNotFound, InvalidGroupIdError):
+            raise ParleyError("log_unavailable", f"could not delete the group {name}: {for_code(code).__name__}")
+        return not code
 
     async def wait_for_leaders(self, partitions: Mapping[str, int], timeout_s: float = SETTLE_TIMEOUT_S) -> None:
         """Wait until the metadata shows a leader of every partition: until then sends and fetches of clients fail.
