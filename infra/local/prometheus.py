@@ -45,11 +45,12 @@ async def ensure_prometheus(settings: LocalSettings) -> Prometheus:
 
 async def _download(settings: LocalSettings, folder: Path) -> Path:
     """The package. The machine's lists of packages may be missing or old: then they are fetched first."""
-    # apt-get saves where it is started.
-    download = ["sh", "-c", 'cd "$1" && apt-get -qq download "$2"', "sh", str(folder), PACKAGE]
+    # apt-get saves where it is started, under a name with the version.
+    script = f"cd '{folder}' && apt-get -qq download {PACKAGE} && mv {PACKAGE}_*.deb {PACKAGE}.deb"
+    download = ["sh", "-c", script]
     try:
         await step(settings, PACKAGE, download)
     except StackError:
         await step(settings, PACKAGE, ["apt-get", "-qq", "update"])
         await step(settings, PACKAGE, download)
-    return next(folder.glob("*.deb"))
+    return folder / f"{PACKAGE}.deb"
