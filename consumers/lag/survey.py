@@ -167,7 +167,7 @@ def _look(state: GroupState, where: TopicPartition, bounds: Span) -> Look:
     commit = state.committed.get(where)
     claim = Claim() if commit is None else Claim.decode(commit[1], commit[0])
     # A claim and the coordinator differ while a takeover is under way: then nobody is known to hold the partition.
-    held = bool(claim.holder) and claim.holder in state.holders(where)
+    held = bool(claim.holder) and state.holds(claim.holder, where)
     return Look(*bounds, commit[0] if commit else None, claim, held)
 
 

@@ -17,14 +17,16 @@ from parley.settings import KafkaSettings
 
 DEAD = "Dead"
 """Kafka's word for a group that it doesn't know."""
+UUID_TAIL = len("-00000000-0000-0000-0000-000000000000")
+"""What Kafka appends to a member's name to make its id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
     """One process in a group."""
 
-    client: str
-    """The name that it gives itself; Parley's holders give the one that is in their claims."""
+    name: str
+    """Its static name, or the name that its client gives itself; see `holds`."""
     host: str
     subscribed: frozenset[str]
     assigned: frozenset[TopicPartition]
@@ -48,7 +50,14 @@ class GroupState:
 
     def holders(self, where: TopicPartition) -> list[str]:
         """Members that a partition is assigned to: one at most, unless the answer was taken during a rebalance."""
-        return [member.client for member in self.members if where in member.assigned]
+        return [member.name for member in self.members if where in member.assigned]
+
+    def holds(self, holder: str, where: TopicPartition) -> bool:
+        """Whether a claim's holder (`NAME:NONCE`) has the partition by the coordinator's word.
+
+        Of a static member only the name can be compared: which process it is, the coordinator does not tell.
+        """
+        return any(name in (holder, holder.split(":")[0]) for name in self.holders(where))
 
 
 class GroupReader:
@@ -95,13 +104,17 @@ class GroupReader:
         return GroupState(
             name,
             state,
-            tuple(_member(*member[1:5]) for member in members),
+            tuple(_member(*member[:5]) for member in members),
             {where: commit for where, commit in committed.items() if commit[0] >= 0},
         )
 
 
-def _member(client: str, host: str, metadata: bytes, assignment: bytes) -> Member:
-    """Both byte strings are empty while the group rebalances."""
+def _member(member_id: str, _client: str, host: str, metadata: bytes, assignment: bytes) -> Member:
+    """Its name is what its id begins with, before a hyphen and a UUID.
+
+    The client's own name won't do: when a static member comes back in time, Kafka keeps that of the process before it.
+    Both byte strings are empty while the group rebalances.
+    """
     wanted = ConsumerProtocolMemberMetadata.decode(metadata).subscription if metadata else ()
     held = ConsumerProtocolMemberAssignment.decode(assignment).partitions() if assignment else ()
-    return Member(client, host.lstrip("/"), frozenset(wanted), frozenset(held))
+    return Member(member_id[:-UUID_TAIL], host.lstrip("/"), frozenset(wanted), frozenset(held))

@@ -243,6 +243,23 @@ async def test_a_group_that_catches_up_is_ok_and_one_that_falls_behind_warns(sta
         assert back.verdict.state is State.REWIND, back.verdict
 
 
+async def test_a_static_member_that_was_replaced_in_time_holds_what_it_held(stage: Stage) -> None:
+    """Kafka goes on to tell the name of the first process's client, since there was no rebalance."""
+    topic, group = await stage.topic(), group_name()
+    settings = stage.settings.model_copy(update={"instance": f"{group}-0"})
+    watched = Watched(group, (topic,))
+    holders = []
+    for _ in range(2):
+        async with holding(settings, group, topic, lambda held, record: True):
+            await stage.write(topic, 1)
+            took = len(holders) + 1
+            seen = await stage.look_until(watched, lambda p, took=took: p[0].counts.running == took)  # type: ignore[misc]
+            assert seen.partitions[0].look.held
+            holders.append(seen.partitions[0].look.claim.holder)
+    assert holders[0] != holders[1]
+    assert {holder.split(":")[0] for holder in holders} == {f"{group}-0"}
+
+
 async def assigned(consumer: AIOKafkaConsumer) -> list[object]:
     async with asyncio.timeout(10):
         while not consumer.assignment():
