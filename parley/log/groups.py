@@ -5,18 +5,35 @@ aiokafka's admin client gives answers of brokers as they are; this turns them in
 
 from __future__ import annotations
 
+import asyncio
+import time
 from dataclasses import dataclass
 
 from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
-from aiokafka.errors import KafkaError
+from aiokafka.errors import (
+    GroupCoordinatorNotAvailableError,
+    GroupLoadInProgressError,
+    KafkaError,
+    NotCoordinatorForGroupError,
+    for_code,
+)
 
 from parley.log.admin import started_client, unreachable
+from parley.retrying import pause_s
 from parley.settings import KafkaSettings
 
 DEAD = "Dead"
 """Kafka's word for a group that it doesn't know."""
+COORDINATOR_S = 10.0
+"""How long to ask again for a group's coordinator: a young cluster makes its offsets topic first, a failed-over one
+reads it."""
+_NO_COORDINATOR = (
+    GroupCoordinatorNotAvailableError,
+    GroupLoadInProgressError,
+    NotCoordinatorForGroupError,
+)
 UUID_TAIL = len("-00000000-0000-0000-0000-000000000000")
 """What Kafka appends to a member's name to make its id."""
 
@@ -93,13 +110,24 @@ class GroupReader:
         Raises:
             ParleyError: log_unavailable.
         """
-        try:
-            node = await self._client.find_coordinator(name)
-            [answer] = await self._client.describe_consumer_groups([name], node)
-            offsets = await self._client.list_consumer_group_offsets(name, node)
-        except (KafkaError, OSError) as error:
-            raise unreachable(self._bootstrap, error) from error
-        _, _, state, _, _, members, *_ = answer.groups[0]
+        deadline = time.monotonic() + COORDINATOR_S
+        attempt = 0
+        while True:
+            try:
+                return await self._read(name)
+            except (KafkaError, OSError) as error:
+                if not isinstance(error, _NO_COORDINATOR) or time.monotonic() > deadline:
+                    raise unreachable(self._bootstrap, error) from error
+            await asyncio.sleep(pause_s(attempt))
+            attempt += 1
+
+    async def _read(self, name: str) -> GroupState:
+        node = await self._client.find_coordinator(name)
+        [answer] = await self._client.describe_consumer_groups([name], node)
+        code, _, state, _, _, members, *_ = answer.groups[0]
+        if code:  # of the offsets' answer aiokafka drops it: none at all would look like a group that never committed
+            raise for_code(code)(f"group {name}")
+        offsets = await self._client.list_consumer_group_offsets(name, node)
         committed = {where: (int(found.offset), found.metadata or "") for where, found in offsets.items()}
         return GroupState(
             name,
