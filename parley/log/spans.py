@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
@@ -28,8 +28,33 @@ FETCH_WAIT_MS = 50
 """What is asked for is there already; only holes at an end make a fetch wait."""
 
 
+class Source(Protocol):
+    """What operators' tools read from: the brokers' log, or an archive of it. Failures are ParleyErrors."""
+
+    missing: str
+    """What is wrong with a topic that does not exist."""
+
+    async def existing(self, topics: Iterable[str]) -> dict[str, int]:
+        """Those of these topics that exist, with their numbers of partitions."""
+        ...
+
+    async def bounds(self, wheres: Iterable[TopicPartition]) -> dict[TopicPartition, Span]:
+        """Of each partition: its oldest offset, and the one that its next record will have. Topics must exist."""
+        ...
+
+    async def at_time(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        """Of each partition: the offset of the first record appended at or after its time (ms); None: there is none."""
+        ...
+
+    async def read(self, spans: Mapping[TopicPartition, Span], handle: Callable[[Record], bool | None]) -> None:
+        """Hand the records of these spans to `handle`, each partition's in order. True: enough of this partition."""
+        ...
+
+
 class Spans:
     """A reader for one caller. Every failure is a ParleyError log_unavailable."""
+
+    missing = "does not exist (`parley topics apply` makes it)"
 
     def __init__(self, consumer: AIOKafkaConsumer, bootstrap: str) -> None:
         self._consumer = consumer

@@ -116,9 +116,7 @@ class Folding:
     # -- the session's topics -----------------------------------------------------------------------------------------
 
     def _letter(self, record: Record) -> Entry:
-        about = {name: header(record.headers, DLQ_PREFIX + name) for name in ("topic", "partition", "offset", "reason")}
-        note = "{topic}-{partition} offset {offset}: {reason}".format(**about)
-        return _entry(record, DEAD_LETTER, header(record.headers, "response"), note=note)
+        return entry_of(record, DEAD_LETTER, header(record.headers, "response"), note=letter_note(record))
 
     def _session_record(self, record: Record) -> Entry | None:
         decode = _DECODERS.get(record.topic)
@@ -129,15 +127,15 @@ class Folding:
         try:
             event = decode(record.value)
         except BadRecord as error:
-            return _entry(record, UNREADABLE, header(record.headers, "response"), note=str(error))
+            return entry_of(record, UNREADABLE, header(record.headers, "response"), note=str(error))
         self._meet(event)
         response = getattr(event, "response", None)
         if header(record.headers, REPLAY_HEADER) is not None:
-            return _entry(record, event.type, response, event, "a replay's: live roles refuse it")
+            return entry_of(record, event.type, response, event, "a replay's: live roles refuse it")
         void = self._judge(event)
         if isinstance(event, TurnEnded) and void is None:
             self.ended[event.response] = int(record.timestamp)
-        return _entry(record, event.type, response, event, void)
+        return entry_of(record, event.type, response, event, void)
 
     def _meet(self, event: Any) -> None:
         if self._target.response in (None, getattr(event, "response", None)):
@@ -196,16 +194,16 @@ class Folding:
         try:
             events = decode_route_record(record.value or b"")
         except ValidationError as error:
-            return [_entry(record, UNREADABLE, response, note=describe(error))]
+            return [entry_of(record, UNREADABLE, response, note=describe(error))]
         transcript = self.transcripts.setdefault(response, Transcript())
         entries = []
         for event in events:
             reason = transcript.apply(event) if response not in self._torn else None
-            entries.append(_entry(record, event.type, response, event, reason.value if reason else None))
+            entries.append(entry_of(record, event.type, response, event, reason.value if reason else None))
         return entries
 
 
-def _entry(
+def entry_of(
     record: Record,
     kind: str,
     response: str | None,
@@ -213,9 +211,16 @@ def _entry(
     void: str | None = None,
     note: str = "",
 ) -> Entry:
+    """The entry that a record, or one event of it, is."""
     return Entry(
         int(record.timestamp), record.topic, record.partition, record.offset, kind, response, event, void, note
     )
+
+
+def letter_note(record: Record) -> str:
+    """Where a dead letter came from, and why."""
+    about = {name: header(record.headers, DLQ_PREFIX + name) for name in ("topic", "partition", "offset", "reason")}
+    return "{topic}-{partition} offset {offset}: {reason}".format(**about)
 
 
 def in_order(entries: Iterable[Entry]) -> list[Entry]:

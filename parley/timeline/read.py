@@ -16,7 +16,7 @@ from parley.errors import ParleyError
 from parley.log.follower import Follower
 from parley.log.partitions import partition_of, session_key
 from parley.log.ranges import Record
-from parley.log.spans import Span, Spans
+from parley.log.spans import Source, Span
 from parley.settings import ProtocolSettings, Settings
 from parley.timeline.fold import Entry, Folding, in_order
 from parley.timeline.target import Target
@@ -79,7 +79,7 @@ def apart(spans: Iterable[Span]) -> list[Span]:
     return joined
 
 
-async def read_timeline(settings: Settings, spans: Spans, target: Target, window: Window) -> Timeline:
+async def read_timeline(settings: Settings, spans: Source, target: Target, window: Window) -> Timeline:
     """Everything that the log holds of the target within the window.
 
     Raises:
@@ -92,7 +92,7 @@ async def read_timeline(settings: Settings, spans: Spans, target: Target, window
 
 
 class _Reading:
-    def __init__(self, settings: Settings, spans: Spans, target: Target, window: Window, timeline: Timeline) -> None:
+    def __init__(self, settings: Settings, spans: Source, target: Target, window: Window, timeline: Timeline) -> None:
         self._settings = settings
         self._spans = spans
         self._target = target
@@ -116,7 +116,7 @@ class _Reading:
         wheres = session_partitions(self._settings.topics, self._target)
         existing = await self._spans.existing(wheres)
         for missing in sorted(wheres.keys() - existing.keys()):
-            self._timeline.notes.append(f"{missing} does not exist (`parley topics apply` makes it)")
+            self._timeline.notes.append(f"{missing} {self._spans.missing}")
         chosen = [where for topic, where in wheres.items() if topic in existing]
         bounds = await self._spans.bounds(chosen)
         starts = await self._spans.at_time(dict.fromkeys(chosen, since))

@@ -102,11 +102,11 @@ class Show:
         shown.append(f"{(entry.at - self._began) / 1000:+9.3f} ")
         shown.append(f"{self._turn(entry.response):>4} ", "bold")
         shown.append(f"{entry.kind:<17} ", "dim strike" if entry.void else COLOURS.get(entry.kind, ""))
-        shown.append(printable(_about(line)), "dim" if entry.void else "")
+        shown.append(printable(about(line)), "dim" if entry.void else "")
         if entry.void:
             shown.append(f"  void: {entry.void}", "red")
         shown.append(f"  {self._place(line)}", "dim")
-        text = printable(line.text if line.deltas else _content_of(entry.event))
+        text = printable(line.text if line.deltas else content_of(entry.event))
         if self._content and text:
             shown.append("\n" + "".join(f"{'':31}│ {part}\n" for part in text.splitlines()).rstrip("\n"), "italic")
         return shown
@@ -160,7 +160,7 @@ def as_json(entry: Entry, *, content: bool) -> dict[str, Any]:
     }
 
 
-def _about(line: Line) -> str:
+def about(line: Line) -> str:
     """What an event says beside its contents."""
     event = line.first.event
     match event:
@@ -219,7 +219,7 @@ def _dotted(numbers: tuple[int, ...]) -> str:
     return ".".join(map(str, numbers))
 
 
-def _content_of(event: BaseModel | None) -> str:
+def content_of(event: BaseModel | None) -> str:
     match event:
         case PromptAccepted():
             return "\n".join(f"{item.role}: {item.text}" for item in event.items)
