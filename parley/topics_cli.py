@@ -10,11 +10,13 @@ import json
 import logging
 import time
 from collections.abc import Callable, Coroutine
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 import click
 from pydantic import ValidationError
 
+from parley.contract.acls import acls, command, roles
 from parley.errors import ParleyError
 from parley.log.admin import connect
 from parley.log.session_topics import expired, keep_s, survey
@@ -91,6 +93,26 @@ def gc_command(dry_run: bool) -> None:
     settings = _settings()
     for line in _run(lambda: _gc(settings, dry_run)):
         click.echo(line)
+
+
+@topics.command("acls")
+@click.option("--role", "chosen", multiple=True, metavar="NAME", help="Only this role's. Repeatable.")
+@click.option("--principal", default="User:parley-{role}", show_default=True, help="Who a role is to the brokers.")
+@click.option("--option", "options", multiple=True, metavar="WORD", help="Of kafka-acls itself. Repeatable.")
+@as_json
+def acls_command(chosen: tuple[str, ...], principal: str, options: tuple[str, ...], as_json: bool) -> None:
+    """Print the kafka-acls commands that let each role do what topics.yaml says that it does, and no more."""
+    wanted = _settings().topics
+    known = roles(wanted)
+    if unknown := set(chosen) - set(known):
+        raise click.ClickException(f"no role {', '.join(sorted(unknown))}: there are {', '.join(known)}")
+    made = [acl for acl in acls(wanted) if not chosen or acl.role in chosen]
+    if as_json:
+        click.echo(json.dumps([asdict(acl) for acl in made], indent=2))
+        return
+    bootstrap = () if options else ("--bootstrap-server", _settings().kafka.bootstrap)
+    for acl in made:
+        click.echo(command(acl, principal, (*bootstrap, *options)))
 
 
 def plan_text(difference: Plan, *, done: bool = False) -> list[str]:
