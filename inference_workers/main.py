@@ -12,6 +12,7 @@ from inference_workers.engine.pool import Engines
 from inference_workers.metrics import watch_admission
 from inference_workers.tools import Tools
 from inference_workers.worker import Worker
+from parley import stages
 from parley.health import Health
 from parley.log.follower import Follower
 from parley.log.group import Group
@@ -68,6 +69,7 @@ async def equipped(settings: Settings, pool_name: str, engine_number: int = 0) -
         load_tokenizer(pool.tokenizer, settings.tokenizers_dir),
     )
     watch_admission(pool.model, pool.name, tools.admission)
+    stages.expect(pool.name)
     follower = Follower(settings.kafka, f"{name}-side")
     await asyncio.gather(tools.producer.start(), tools.tokens.start(), follower.start())
     try:

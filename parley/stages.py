@@ -14,7 +14,8 @@ from typing import Literal
 
 from prometheus_client import Counter, Histogram
 
-from schemas.base import Timings
+from parley.errors import KINDS
+from schemas.base import TIERS, Timings
 from schemas.turns import TurnEnded
 
 Stage = Literal["edge", "log", "moderation", "orchestration", "queue", "engine", "guard", "fan-out"]
@@ -33,8 +34,8 @@ STAGES = Histogram(
 )
 ENDED = Counter(
     "parley_turns_ended",
-    "Turns by how they ended, counted by who wrote the end; code: of the error of a failed one.",
-    ("pool", "tier", "status", "code"),
+    "Turns by how they ended, counted by who wrote the end; code and fault (parley.errors): of one that failed.",
+    ("pool", "tier", "status", "code", "fault"),
 )
 
 
@@ -48,11 +49,19 @@ def stages(times: Timings) -> Iterator[tuple[Stage, float]]:
     yield from _between("guard", times.first_token, times.released)
 
 
+def expect(pool: str) -> None:
+    """Tell of ends that no turn has had yet as none, so that the first one is seen to be one more."""
+    for tier in TIERS:
+        for code in ("moderation_unavailable", "start_deadline_exceeded", "engine_error"):
+            ENDED.labels(pool, tier, "failed", code, KINDS[code].fault)
+
+
 def observe(ended: TurnEnded) -> None:
     """Count an end that is in the log. The times of a turn that was continued are its last run's: they tell nothing."""
     pool = ended.pool or "none"
-    code = ended.failure.code if ended.failure is not None else ""
-    ENDED.labels(pool, ended.tier, ended.status, code).inc()
+    failure = ended.failure
+    code = failure.code if failure is not None else "expired" if ended.status == "expired" else ""
+    ENDED.labels(pool, ended.tier, ended.status, code, KINDS[code].fault if code in KINDS else "").inc()
     if not ended.continued_at:
         for stage, took in stages(ended.timings):
             STAGES.labels(pool, ended.tier, stage).observe(took)

@@ -76,7 +76,7 @@ class _About:
     def __init__(self) -> None:
         self.all: list[Metric] = []
         self._looked = self._gauge("parley_lag_looked_timestamp_seconds", "When the brokers were last asked.", ())
-        self._took = self._gauge("parley_lag_look_seconds", "How long that took.", ())
+        self._took = self._gauge("parley_lag_look_seconds", "How long the last asking took.", ())
         self._members = self._gauge("parley_lag_members", "Members by the coordinator's word.", _GROUP)
         self._rebalancing = self._gauge("parley_lag_rebalancing", "1: partitions are being given out.", _GROUP)
         self._missing = self._gauge("parley_lag_missing_topics", "Topics that it should read and do not exist.", _GROUP)
@@ -85,7 +85,9 @@ class _About:
         self._records = self._gauge(
             "parley_lag_records", "Records that are not done with, running (taken) or waiting.", _STAGE
         )
-        self._oldest = self._gauge("parley_lag_oldest_seconds", "Age of the oldest of them; 0: there is none.", _STAGE)
+        self._oldest = self._gauge(
+            "parley_lag_oldest_seconds", "Age of the oldest running or waiting record; 0: there is none.", _STAGE
+        )
         self._seconds = self._gauge(
             "parley_lag_seconds", "The lag in seconds: age of the oldest record that is not done with.", _PLACE
         )

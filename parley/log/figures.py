@@ -87,7 +87,9 @@ class Members(Collector):
             "parley_consumer_running_records", "Records that were taken and are not done.", labels=place
         )
         oldest = GaugeMetricFamily(
-            "parley_consumer_oldest_running_seconds", "Age of the oldest of them; 0: there is none.", labels=place
+            "parley_consumer_oldest_running_seconds",
+            "Age of the oldest running record; 0: there is none.",
+            labels=place,
         )
         waiting = GaugeMetricFamily(
             "parley_consumer_waiting_records", "Records that were not taken, as of the last fetch.", labels=place

