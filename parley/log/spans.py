@@ -176,4 +176,5 @@ async def open_spans(settings: KafkaSettings, name: str) -> AsyncIterator[Spans]
     try:
         yield Spans(consumer, settings.bootstrap)
     finally:
-        await consumer.stop()
+        # aiokafka's own cancellations come out of `stop` now and then: they must not hide why this ended.
+        await asyncio.gather(consumer.stop(), return_exceptions=True)
