@@ -116,14 +116,18 @@ def _ruled(check: str, rules: list[Rule], todo: str) -> list[Finding]:
 
 
 async def records(settings: Settings) -> list[Finding]:
-    """This version reads the newest record of every partition; the reader of a topic in use would meet them."""
+    """This version reads the newest record of every partition: whoever reads the topic next will meet them."""
     names = [name for name, topic in settings.topics.topics.items() if set(topic.events) <= set(EVENTS)]
-    newest = await _newest(settings, names)
-    unread = [f"{r.topic}-{r.partition}@{r.offset}: {why}" for r in newest if (why := unreadable(r))]
-    if unread:
+    if unread := await unreadable_records(settings, names):
         todo = "a newer version wrote them: upgrade readers first; or `parley dlq list` tells who gave up"
-        return [warn("records", f"{len(unread)} of {len(newest)} newest records unreadable: {_some(unread)}", todo)]
-    return [ok("records", f"the newest of {len(newest)} partitions are readable")]
+        return [warn("records", f"{len(unread)} of the newest are unreadable: {_some(unread)}", todo)]
+    return [ok("records", f"the newest of each partition of {len(names)} topics can be read")]
+
+
+async def unreadable_records(settings: Settings, names: list[str]) -> list[str]:
+    """Of the newest record of each partition of these topics: the places of those that can't be read, and why."""
+    newest = await _newest(settings, names)
+    return [f"{r.topic}-{r.partition}@{r.offset}: {why}" for r in newest if (why := unreadable(r))]
 
 
 def unreadable(record: Record) -> str:
