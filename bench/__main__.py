@@ -17,6 +17,7 @@ from rich.table import Table
 from bench.cancel import report as report_cancels
 from bench.figures import Figures, Meter, figures, rss_kib
 from bench.load import Load, engine_user, parley_user
+from bench.replay import report as report_replay
 from bench.resume import report as report_resumes
 from bench.system import Configuration, Measured, running
 from bench.takeover import report as report_takeovers
@@ -79,6 +80,13 @@ def takeover(streams: tuple[int, ...], kills: int) -> None:
     """From a worker's SIGKILL to the next token at each client, with a spare that waits."""
     for count in streams:
         uvloop.run(_on_a_system(lambda system, count=count: report_takeovers(system, count, kills)))  # type: ignore[misc]
+
+
+@main.command()
+@click.option("--count", default=10_000, show_default=True, help="Prompts.")
+def replay(count: int) -> None:
+    """Prompts of the log through moderation in shadow: the whole of `parley replay run`."""
+    console.print(uvloop.run(report_replay(count)))
 
 
 async def _on_a_system(measure: Callable[[Measured], Awaitable[str]]) -> None:

@@ -19,6 +19,7 @@ ELSEWHERE = {
     "lag": "consumers.lag.cli:lag",
     "log": "parley.timeline.cli:log",
     "migrate": "parley.stores.commands:migrate",
+    "replay": "producers.replay.cli:replay",
     "schemas": "parley.contract.cli:schemas",
     "topics": "parley.topics_cli:topics",
     "turn": "parley.timeline.turn_cli:turn",

@@ -1,0 +1,133 @@
+"""Moderation in shadow: a slice's prompts through the production role, with another policy or another model."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from consumers.moderation.main import GROUP, Moderation
+from parley.health import Health
+from parley.log.group import Group
+from parley.log.ranges import Record
+from parley.log.spans import Spans
+from parley.safety.classifier import Classifier
+from parley.safety.policy import Policy
+from parley.settings import Settings
+from parley.timeline.read import life_ms
+from parley.topics import PROMPTS, TURNS, VERDICTS
+from producers.replay.manifest import Manifest
+from producers.replay.ports import ShadowProducer
+from producers.replay.prompts import Prompt, Prompts, read_after
+from producers.replay.report import Report
+from producers.replay.shadow import Shadow, ShadowRole
+from producers.replay.stage import Fed, fed_already, feed, make_topics, patient, until_ended, whole
+from producers.replay.verdicts import Judged, compare
+from schemas.prompts import Verdict
+from schemas.turns import TurnEnded
+from schemas.wire import BadRecord, decode_turns_event, decoder
+
+_verdict = decoder(Verdict)
+
+Tell = Callable[[str], None]
+"""Given one line of progress."""
+
+
+def equipped(policy: Path, model: Path) -> tuple[Policy, Classifier]:
+    """The policy and the model to judge by.
+
+    Raises:
+        ValueError: a file is no such thing, or the two don't fit each other.
+    """
+    chosen, classifier = Policy.load(policy), Classifier.load(model)
+    chosen.limits("input", classifier.categories)
+    return chosen, classifier
+
+
+async def replay(settings: Settings, spans: Spans, manifest: Manifest, prompts: Prompts, tell: Tell) -> Report:
+    """The stage: judge the prompts anew, and compare.
+
+    Raises:
+        ParleyError: as `judge`.
+        ValueError: as `equipped`.
+    """
+    after = await judge(settings, spans, manifest, prompts, tell)
+    before = await judged_before(settings, spans, prompts.taken)
+    return compare(manifest, prompts.in_time(), before, after)
+
+
+async def judge(
+    settings: Settings, spans: Spans, manifest: Manifest, prompts: Prompts, tell: Tell
+) -> dict[str, Judged]:
+    """What the production role decides of these prompts, by response. Goes on where an earlier attempt has stopped.
+
+    Raises:
+        ParleyError: log_unavailable; internal: the role stands still.
+        ValueError: as `equipped`.
+    """
+    shadow = Shadow(manifest.id)
+    policy, classifier = equipped(manifest.inputs["policy"].check(), manifest.inputs["model"].check())
+    await make_topics(settings, shadow, [PROMPTS, VERDICTS])
+    there = await fed_already(spans, settings, shadow, PROMPTS)
+    left = [_fed(prompt) for prompt in prompts.in_time() if prompt.source not in there]
+    if there:
+        tell(f"{len(there)} prompts were fed before: {len(left)} are left")
+    producer = ShadowProducer(settings.kafka, shadow)
+    await producer.start()
+    settings = patient(settings)
+    role = ShadowRole(Moderation(settings, producer, classifier, policy), shadow)
+    group = Group(settings, shadow.name(GROUP), [shadow.name(PROMPTS)], role, Health())
+    running = asyncio.create_task(group.run(), name=group.name)
+    try:
+        await feed(producer, left, manifest.rate)
+        ends = {where: end for where, (_, end) in (await whole(spans, settings, shadow, PROMPTS)).items()}
+        await until_ended(group, running, ends)
+    finally:
+        group.stop()
+        with suppress(Exception):  # said by what is being raised
+            await running
+        await producer.stop()
+    found: dict[str, Judged] = {}
+
+    def take(record: Record) -> None:
+        verdict = _verdict(record.value)
+        found.setdefault(verdict.response, Judged.by(verdict))
+
+    await spans.read(await whole(spans, settings, shadow, VERDICTS), take)
+    return found
+
+
+async def judged_before(settings: Settings, spans: Spans, prompts: Mapping[str, Prompt]) -> dict[str, Judged]:
+    """What was decided of these prompts when they came, as far as the log still tells.
+
+    Raises:
+        ParleyError: log_unavailable.
+    """
+    protocol = settings.protocol
+    found: dict[str, Judged] = {}
+
+    def take_verdict(record: Record) -> None:
+        with suppress(BadRecord):
+            verdict = _verdict(record.value)
+            if verdict.stage == "input" and verdict.response in prompts:
+                found.setdefault(verdict.response, Judged.by(verdict))
+
+    def take_end(record: Record) -> None:
+        with suppress(BadRecord):
+            event = decode_turns_event(record.value)
+            if isinstance(event, TurnEnded) and event.response in prompts:
+                told = Judged.from_end(event)
+                if told is not None:
+                    found.setdefault(event.response, told)
+
+    soon = int(1000 * (protocol.max_turn_age_s + protocol.moderation_deadline_s + protocol.margin_s))
+    await read_after(spans, VERDICTS, prompts, soon, take_verdict)
+    untold = {response: prompt for response, prompt in prompts.items() if response not in found}
+    await read_after(spans, TURNS, untold, life_ms(protocol), take_end)
+    return found
+
+
+def _fed(prompt: Prompt) -> Fed:
+    record = prompt.record
+    return Fed(PROMPTS, record.partition, record.key, record.value or b"", tuple(record.headers), prompt.source)

@@ -1,0 +1,161 @@
+"""A replay's own topics: made, fed with what is to be replayed, watched until all of it is done, and cleared away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from aiokafka import TopicPartition
+
+from parley.errors import ParleyError
+from parley.log.admin import Admin, connect
+from parley.log.group import Group
+from parley.log.groups import GroupReader
+from parley.log.producer import Producer
+from parley.log.ranges import Record
+from parley.log.spans import Span, Spans
+from parley.settings import KafkaSettings, Settings
+from producers.replay.shadow import PREFIX, SOURCE_HEADER, Shadow
+from schemas.wire import Headers, header
+
+BATCH = 500
+"""Records that may be unacknowledged while feeding."""
+TICK_S = 0.02
+PATIENCE_S = 60.0
+"""A role that ends no record for so long is stuck."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fed:
+    """A record for the replay's own topic."""
+
+    topic: str
+    """Its live name."""
+    partition: int
+    key: bytes | None
+    value: bytes
+    headers: Headers
+    source: str
+
+
+def patient(settings: Settings) -> Settings:
+    """Settings of a role in shadow: a dynamic member, to whom no record is too old.
+
+    The replay's own topics give records the time of the replay; this is for one that goes on the next day.
+    """
+    protocol = settings.protocol.model_copy(update={"max_turn_age_s": float(365 * 86_400)})
+    return settings.model_copy(update={"protocol": protocol, "instance": None})
+
+
+async def make_topics(settings: Settings, shadow: Shadow, names: Iterable[str]) -> None:
+    """The replay's own topics, each as its live one is; those that are there stay as they are.
+
+    Raises:
+        ParleyError: log_unavailable.
+    """
+    topics = settings.topics
+    wanted = [topics.topics[name].model_copy(update={"name": shadow.name(name)}) for name in names]
+    async with connect(settings.kafka) as admin:
+        await admin.create(wanted, replication=topics.replication, min_insync_replicas=topics.min_insync_replicas)
+
+
+async def whole(spans: Spans, settings: Settings, shadow: Shadow, name: str) -> dict[TopicPartition, Span]:
+    """All that one of the replay's own topics holds now."""
+    count = settings.topics.topics[name].partitions
+    return await spans.bounds(TopicPartition(shadow.name(name), partition) for partition in range(count))
+
+
+async def fed_already(spans: Spans, settings: Settings, shadow: Shadow, name: str) -> set[str]:
+    """The sources of what the replay's own topic holds: a replay that was killed goes on with the others."""
+    found: set[str] = set()
+
+    def take(record: Record) -> None:
+        if shadow.owns(tuple(record.headers)):
+            found.add(header(record.headers, SOURCE_HEADER) or "")
+
+    await spans.read(await whole(spans, settings, shadow, name), take)
+    return found
+
+
+async def feed(producer: Producer, records: Iterable[Fed], rate: float) -> int:
+    """Write records to the replay's own topics, `rate` a second at most; gives how many.
+
+    Raises:
+        ParleyError: log_unavailable: how many have landed is not known; `fed_already` tells.
+    """
+    loop = asyncio.get_running_loop()
+    began, count = loop.time(), 0
+    waiting = []
+    for record in records:
+        ahead = began + count / rate - loop.time()
+        if ahead > TICK_S:
+            await asyncio.sleep(ahead)
+        about = (*record.headers, (SOURCE_HEADER, record.source.encode()))
+        posted = await producer.post(
+            record.topic, record.value, key=record.key, partition=record.partition, headers=about
+        )
+        waiting.append(posted)
+        count += 1
+        if len(waiting) >= BATCH:
+            for each in waiting:
+                await producer.acknowledged(each)
+            waiting.clear()
+    for each in waiting:
+        await producer.acknowledged(each)
+    return count
+
+
+async def until_ended(group: Group, running: asyncio.Task[None], ends: dict[TopicPartition, int]) -> None:
+    """Until the group's role has ended every record before these offsets. It is then told to stop, and waited for.
+
+    Raises:
+        ParleyError: internal: it stands still, or ends nothing for a minute.
+        Exception: whatever the group failed with.
+    """
+    loop = asyncio.get_running_loop()
+    done, since = -1, loop.time()
+    while not running.done():
+        held = {where: group.held[where].progress.prefix for where in ends if where in group.held}
+        if all(held.get(where, 0) >= end for where, end in ends.items()):
+            break
+        if any(group.held[where].still for where in held):
+            raise ParleyError("internal", "the role stands still: too many records can't be used")
+        now = sum(held.values())
+        if now > done:
+            done, since = now, loop.time()
+        elif loop.time() - since > PATIENCE_S:
+            raise ParleyError("internal", f"the role has ended nothing for {PATIENCE_S:g} s")
+        await asyncio.wait([running], timeout=TICK_S)
+    group.stop()
+    await running
+
+
+async def leftovers(settings: KafkaSettings) -> dict[str, tuple[list[str], list[str]]]:
+    """What replays have left in the cluster: (topics, groups) of each, by its id.
+
+    Raises:
+        ParleyError: log_unavailable.
+    """
+    found: dict[str, tuple[list[str], list[str]]] = {}
+    async with connect(settings) as admin, GroupReader(settings) as groups:
+        for place, names in ((0, await admin.names()), (1, await groups.names())):
+            for name in names:
+                if name.startswith(PREFIX) and (replay := name.removeprefix(PREFIX).partition(".")[0]):
+                    found.setdefault(replay, ([], []))[place].append(name)
+    return found
+
+
+async def clean(settings: KafkaSettings, shadow: Shadow) -> list[str]:
+    """Delete a replay's topics and groups; gives their names.
+
+    Raises:
+        ParleyError: log_unavailable; internal: one of its groups still has members.
+    """
+    topics, groups = (await leftovers(settings)).get(shadow.id, ([], []))
+    async with connect(settings) as admin:
+        return sorted([*await admin.delete(topics), *await _delete_groups(admin, groups)])
+
+
+async def _delete_groups(admin: Admin, groups: list[str]) -> list[str]:
+    return [name for name in groups if await admin.delete_group(name)]
