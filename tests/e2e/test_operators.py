@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import signal
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from aiokafka import AIOKafkaProducer
 from consumers.lag.groups import expected
 from consumers.lag.states import State
 from consumers.lag.survey import GroupLag, Survey
+from infra.local.beside import environment_of
 from parley.ids import message_id, response_address
 from parley.log.dlq import dead_letter
 from parley.log.groups import GroupReader
@@ -116,8 +118,43 @@ async def test_a_turn_that_was_killed_in_the_middle_tells_its_whole_story(system
     people = await system.command("log", response)
     assert f"in {valid} deltas, continued 1 times" in people
     assert "w001" not in people, "contents are left out"
+    fall = json.loads(await system.command("turn", response, "--json"))
+    stages = {stage["stage"]: stage for stage in fall["stages"]}
+    assert len(fall["runs"]) == len(fences)
+    assert sum(run["deltas"] for run in fall["runs"]) == valid
+    assert stages["takeover"]["end_ms"] - stages["takeover"]["start_ms"] > fall["gaps"]["p99_ms"]
+    assert {"log", "moderation", "orchestration", "context", "queue", "taking", "engine", "guard", "proof"} <= set(
+        stages
+    )
     shown = await timeline(system, response, "--show-content")
     assert "".join(e["event"]["text"] for e in shown if e["type"] == "delta" and not e["void"]) == heard.text
+
+
+async def test_the_doctor_finds_the_whole_system_well_and_what_is_not(system: System) -> None:
+    """Other tests leave dead letters and records that nobody can read; nothing else may be less than well."""
+    left = {"dead letters", "records"}
+    variables = os.environ | environment_of(system.settings.data)
+
+    async def examined(**changes: str) -> dict[str, list[str]]:
+        """Levels by check."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "parley", "doctor", "--json"),
+            stdout=asyncio.subprocess.PIPE,
+            env=variables | changes,
+        )
+        output, _ = await process.communicate()
+        found: dict[str, list[str]] = {}
+        for finding in json.loads(output):
+            found.setdefault(finding["check"], []).append(finding["level"])
+        worst = {level for levels in found.values() for level in levels}
+        assert process.returncode == (5 if "fail" in worst else 3 if "warn" in worst else 0)
+        return found
+
+    well = await examined()
+    assert {check for check, levels in well.items() if set(levels) != {"ok"}} <= left, well
+    assert {"clocks", "engines", "groups", "id keys", "kafka", "message store", "postgresql", "topics"} <= set(well)
+    broken = await examined(PARLEY_ID_KEYS="[]", PARLEY_MODERATION__POLICY="/nowhere.yaml")
+    assert {check for check, levels in broken.items() if "fail" in levels} == {"id keys", "moderation"}
 
 
 async def test_a_prompt_from_the_dead_letters_is_answered_as_a_new_turn(
