@@ -63,7 +63,9 @@ async def archive_topic(source: Source, folder: Path, topic: str, partitions: in
         ParleyError: log_unavailable; nothing of this run counts then, and the next one does it again.
     """
     place = folder / topic
-    before = load(place) or Manifest(topic=topic, partitions=partitions)
+    place.mkdir(exist_ok=True, mode=0o700)
+    known = load(place)
+    before = known or Manifest(topic=topic, partitions=partitions)
     wheres = [TopicPartition(topic, number) for number in range(partitions)]
     bounds = await source.bounds(wheres)
     gaps = tuple(
@@ -72,9 +74,8 @@ async def archive_topic(source: Source, folder: Path, topic: str, partitions: in
         if begin > before.ends.get(where.partition, begin)
     )
     spans = {where: (max(begin, before.ends.get(where.partition, 0)), end) for where, (begin, end) in bounds.items()}
-    if not any(start < end for start, end in spans.values()):
+    if known is not None and not any(start < end for start, end in spans.values()):
         return Archived(topic, 0, 0, ())
-    place.mkdir(exist_ok=True, mode=0o700)
     days = _Days(place, before, {where.partition: start for where, (start, _) in spans.items()})
     try:
         await source.read(spans, days.take)

@@ -15,7 +15,7 @@ from parley.timeline.fold import DEAD_LETTER, UNREADABLE, Entry, Folding
 from parley.timeline.redact import redacted
 from parley.topics import TOKENS
 from schemas.base import Item, Route
-from schemas.operations import ContentRead
+from schemas.operations import ContentRead, PoolStatus
 from schemas.prompts import Cancel, InferenceRequest, PromptAccepted, Verdict
 from schemas.routes import Delta, Fence, Opened, Terminal
 from schemas.turns import Feedback, SessionChanged, TurnEnded, TurnStarted
@@ -198,6 +198,8 @@ def about(line: Line) -> str:
             return event.rating
         case ContentRead():
             return f"{event.who} by {event.command}"
+        case PoolStatus():
+            return f"{event.worker}: {event.running} of {event.slots} slots busy, {sum(event.queued.values())} queued"
         case _:
             return ""
 

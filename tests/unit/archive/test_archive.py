@@ -101,6 +101,14 @@ def test_runs_go_on_where_the_last_one_ended(tmp_path: Path) -> None:
     assert [part.file for part in manifest.parts] == ["2025-11-30.jsonl.gz"] * 2
 
 
+def test_a_topic_without_records_is_in_the_archive_as_such(tmp_path: Path) -> None:
+    assert run(Kept(), tmp_path) == 0
+    archive = Archive(tmp_path)
+    assert asyncio.run(archive.existing([TOPIC, "chat.other"])) == {TOPIC: 2}
+    assert asyncio.run(archive.bounds([TopicPartition(TOPIC, 0)])) == {TopicPartition(TOPIC, 0): (0, 0)}
+    assert everything(tmp_path) == []
+
+
 def test_a_day_is_a_file_that_any_gzip_reads(tmp_path: Path) -> None:
     late = NOON + 12 * HOUR
     run(Kept(record(0, 0), record(0, 1, late - 1), record(1, 0, late), record(0, 2, late)), tmp_path)
