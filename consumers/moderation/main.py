@@ -25,6 +25,9 @@ GROUP = "moderation"
 _prompt = decoder(PromptAccepted)
 INLINE_CHARACTERS = 2_000
 """Longer text is scored off the event loop: it takes more than a millisecond."""
+AT_ONCE = 16
+"""Prompts that are scored before the loop comes round. A backlog of thousands would be scored for seconds on end,
+without a heartbeat: the group would think the member dead, again and again."""
 
 
 class Moderation:
@@ -35,6 +38,7 @@ class Moderation:
         self._producer = producer
         self._classifier = classifier
         self._policy = policy
+        self._few = asyncio.Semaphore(AT_ONCE)
 
     async def take(self, taken: list[Held]) -> None:
         """Nothing to get ready."""
@@ -56,13 +60,20 @@ class Moderation:
         held.end(record.offset)
 
     async def _judge(self, held: Held, offset: int, prompt: PromptAccepted) -> None:
+        verdict = await self._verdict(prompt)
+        await until_done(lambda: self._write(held, verdict))
+        held.end(offset)
+
+    async def _verdict(self, prompt: PromptAccepted) -> Verdict:
         texts = prompt.input_texts()
         if sum(map(len, texts)) <= INLINE_CHARACTERS:
-            scores = self._classifier.score_parts(texts)
+            async with self._few:
+                scores = self._classifier.score_parts(texts)
+                await asyncio.sleep(0)
         else:
             scores = await asyncio.to_thread(self._classifier.score_parts, texts)
         decision = self._policy.decide("input", scores)
-        verdict = Verdict(
+        return Verdict(
             response=prompt.response,
             session=prompt.session,
             stage="input",
@@ -73,8 +84,6 @@ class Moderation:
             model=self._classifier.version,
             at=now_ms(),
         )
-        await until_done(lambda: self._write(held, verdict))
-        held.end(offset)
 
     async def _write(self, held: Held, verdict: Verdict) -> None:
         about = headers(verdict.type, response=verdict.response, session=verdict.session.hex)
