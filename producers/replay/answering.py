@@ -32,7 +32,7 @@ from producers.replay.ports import ShadowFollower, ShadowProducer, ShadowRanges
 from producers.replay.prompts import Prompt, Prompts, read_after
 from producers.replay.report import Report
 from producers.replay.shadow import Shadow, ShadowRole
-from producers.replay.stage import Fed, fed_already, feed, make_topics, patient, until_ended, whole
+from producers.replay.stage import Fed, fed_already, make_topics, patient, play, whole
 from schemas.base import TIERS, Route
 from schemas.prompts import InferenceRequest, Verdict
 from schemas.turns import TurnEnded
@@ -40,6 +40,8 @@ from schemas.wire import BadRecord, decode_turns_event, decoder, encode, headers
 
 SLOTS = 4
 """Runs at once on an engine that live turns need."""
+MOST = 1_000
+"""Turns: they share few lanes, and a turn reads its lane from the beginning to see what it has said before."""
 PATIENCE_MS = 86_400_000
 """Deadlines of a replay: nobody waits for its answers."""
 _request = decoder(InferenceRequest)
@@ -55,6 +57,8 @@ async def replay(settings: Settings, spans: Spans, manifest: Manifest, prompts: 
     settings = patient(settings)
     requests = await live_requests(settings, spans, prompts.taken)
     tell(f"{len(requests):,} of {len(prompts.taken):,} turns have a request in the log")
+    if len(requests) > MOST:
+        raise ParleyError("invalid_request", f"a worker in shadow answers {MOST:,} turns at most: narrow the slice")
     pool = pool_of(settings, manifest, requests)
     shadow = Shadow(manifest.id)
     topics = [settings.topics.inference_topic(pool.name, tier) for tier in TIERS]
@@ -63,15 +67,8 @@ async def replay(settings: Settings, spans: Spans, manifest: Manifest, prompts: 
     left = [_fed(settings, prompts.taken[request.response], request, pool) for request in requests.values()]
     guard = equipped(manifest.inputs["policy"].check(), manifest.inputs["model"].check())
     async with _working(settings, shadow, pool, guard) as (producer, group):
-        running = asyncio.create_task(group.run(), name=group.name)
-        try:
-            await feed(producer, (one for one in left if one.source not in there), manifest.rate)
-            bounds = {w: b for topic in topics for w, b in (await whole(spans, settings, shadow, topic)).items()}
-            await until_ended(group, running, {where: end for where, (_, end) in bounds.items()})
-        finally:
-            group.stop()
-            with suppress(Exception):  # said by what is being raised
-                await running
+        waiting = (one for one in left if one.source not in there)
+        await play(settings, spans, shadow, group, producer, waiting, topics, manifest.rate)
     after: dict[str, Answered] = {}
     await spans.read(await whole(spans, settings, shadow, TURNS), lambda record: _take_end(record, after))
     before: dict[str, Answered] = {}

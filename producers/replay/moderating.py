@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -22,7 +21,7 @@ from producers.replay.ports import ShadowProducer
 from producers.replay.prompts import Prompt, Prompts, read_after
 from producers.replay.report import Report
 from producers.replay.shadow import Shadow, ShadowRole
-from producers.replay.stage import Fed, fed_already, feed, make_topics, patient, until_ended, whole
+from producers.replay.stage import Fed, fed_already, make_topics, patient, play, whole
 from producers.replay.verdicts import Judged, compare
 from schemas.prompts import Verdict
 from schemas.turns import TurnEnded
@@ -78,15 +77,9 @@ async def judge(
     settings = patient(settings)
     role = ShadowRole(Moderation(settings, producer, classifier, policy), shadow)
     group = Group(settings, shadow.name(GROUP), [shadow.name(PROMPTS)], role, Health())
-    running = asyncio.create_task(group.run(), name=group.name)
     try:
-        await feed(producer, left, manifest.rate)
-        ends = {where: end for where, (_, end) in (await whole(spans, settings, shadow, PROMPTS)).items()}
-        await until_ended(group, running, ends)
+        await play(settings, spans, shadow, group, producer, left, [PROMPTS], manifest.rate)
     finally:
-        group.stop()
-        with suppress(Exception):  # said by what is being raised
-            await running
         await producer.stop()
     found: dict[str, Judged] = {}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from aiokafka import TopicPartition
@@ -104,6 +105,33 @@ async def feed(producer: Producer, records: Iterable[Fed], rate: float) -> int:
     for each in waiting:
         await producer.acknowledged(each)
     return count
+
+
+async def play(
+    settings: Settings,
+    spans: Spans,
+    shadow: Shadow,
+    group: Group,
+    producer: Producer,
+    records: Iterable[Fed],
+    topics: Iterable[str],
+    rate: float,
+) -> None:
+    """Run the group while its role is fed, until it has ended all that these topics then hold.
+
+    Raises:
+        ParleyError: log_unavailable; internal: the role stands still.
+        Exception: whatever the group failed with.
+    """
+    running = asyncio.create_task(group.run(), name=group.name)
+    try:
+        await feed(producer, records, rate)
+        bounds = [await whole(spans, settings, shadow, name) for name in topics]
+        await until_ended(group, running, {where: end for each in bounds for where, (_, end) in each.items()})
+    finally:
+        group.stop()
+        with suppress(Exception):  # said by what is being raised
+            await running
 
 
 async def until_ended(group: Group, running: asyncio.Task[None], ends: dict[TopicPartition, int]) -> None:
