@@ -1,0 +1,89 @@
+"""What Prometheus sees of the running system: a turn is told whole, and a consumer that stops is an alert."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+from collections.abc import AsyncIterator
+
+import pytest
+
+from infra.local.problems import StackError
+from infra.local.prometheus import ensure_prometheus
+from tests.e2e.chat import chatting
+from tests.e2e.conftest import System
+from tests.e2e.test_faults import read
+from tests.e2e.watching import ROOT, Watch, watched
+
+STAGES = {"edge", "log", "moderation", "orchestration", "queue", "engine", "guard", "fan-out"}
+
+
+@pytest.fixture(scope="module")
+async def watch(system: System, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Watch]:
+    try:
+        programs = await ensure_prometheus(system.settings)
+    except StackError as error:
+        pytest.skip(f"there is no Prometheus here: {error}")
+    async with watched(system, programs, tmp_path_factory.mktemp("prometheus"), "orchestrator", "moderation") as seen:
+        yield seen
+
+
+async def test_everything_answers_and_a_turn_is_told_in_all_its_stages(system: System, watch: Watch) -> None:
+    async with chatting(system) as chat:
+        await chat.say("hello", model="synthetic", max_output_tokens=16)
+    async with asyncio.timeout(30):
+        while set(await watch.health()) != {"up"}:
+            await asyncio.sleep(0.2)
+        while {s["metric"]["stage"] for s in await watch.ask('parley_stage_seconds_count{pool="synthetic"}')} != STAGES:
+            await asyncio.sleep(0.2)
+    for told in (
+        "parley_first_text_seconds_count",
+        "parley_text_gap_seconds_count",
+        "gen_ai_server_time_to_first_token_seconds_count",
+        "gen_ai_server_time_per_output_token_seconds_count",
+        "gen_ai_server_request_duration_seconds_count",
+        "vllm:time_to_first_token_seconds_count",
+        "vllm:inter_token_latency_seconds_count",
+        "vllm:generation_tokens_total",
+        'parley_turns_ended_total{status="incomplete"}',
+    ):
+        assert sum(float(s["value"][1]) for s in await watch.ask(told)) > 0, told
+    [slots] = await watch.ask('sum(parley_engine_slots{pool="synthetic"})')
+    assert float(slots["value"][1]) == 256
+    assert await watch.ask('parley_consumer_partitions{group="history-messages", taking="taking"}')
+    assert await watch.ask('parley_lag_state{group="orchestrator"} == 0')
+
+
+async def test_every_rule_and_every_panel_is_a_question_that_prometheus_can_answer(watch: Watch) -> None:
+    for path in (ROOT / "infra" / "grafana" / "dashboards").glob("*.json"):
+        for panel in json.loads(path.read_text())["panels"]:
+            for target in panel.get("targets", ()):
+                query = target["expr"].replace("$__rate_interval", "1m")
+                await watch.ask(query.replace("$pool", ".*").replace("$group", ".*").replace("$instance", ".*"))
+    for rule in await watch.rules():
+        assert rule["lastError"] == "" if "lastError" in rule else rule["health"] in ("ok", "unknown"), rule
+
+
+async def test_an_orchestrator_that_hangs_is_an_alert_until_it_goes_on(system: System, watch: Watch) -> None:
+    """Field case F71 (b): a consumer that stops is seen from outside of it, by an alert that says who, and ends."""
+
+    def stopped(firing: list[dict[str, str]]) -> bool:
+        return any(a["alertname"] == "LagStop" and a["group"] == "orchestrator" for a in firing)
+
+    await watch.until(lambda firing: not stopped(firing))
+    pid = system.pid_of("orchestrator")
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        async with chatting(system) as chat:
+            await chat.send(type="response.create", model="synthetic", input="hello", max_output_tokens=16)
+            await watch.until(stopped)
+            os.kill(pid, signal.SIGCONT)
+            heard = await read(chat.events(), 1, lambda: None)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+    assert heard.last["type"] == "response.incomplete"
+    await watch.until(lambda firing: not stopped(firing))
