@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import logging
 import os
 import sys
 import tempfile
@@ -31,6 +32,7 @@ KEYS = Keys((b"of a bench alone, thirty-two byte",))
 
 async def report(count: int) -> str:
     """The figures in one line: the whole command, from its start to the report on disk."""
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     with tempfile.TemporaryDirectory(prefix="parley-bench-") as folder:
         stack = LocalStack(settings_aside(Path(folder) / "data"))
         stack.open()

@@ -64,12 +64,12 @@ def _changes(report: Report) -> Iterable[str]:
         yield f"<h2>{escape(kind)}: {len(rows):,}</h2>"
         if len(rows) > SHOWN:
             yield f"<p>The first {SHOWN:,}; report.json has all.</p>"
-        yield _table(("turn", "at (UTC)", "before", "now"), (_cells(row) for row in rows[:SHOWN]), plain=False)
+        yield _table(("turn", "at (UTC)", "before", "now"), (_cells(report, row) for row in rows[:SHOWN]), plain=False)
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(report: Report, row: Row) -> tuple[str, ...]:
     texts = "".join(f'<p class="text"><i>{escape(name)}</i> {escape(text)}</p>' for name, text in row.texts.items())
-    before, after = different(row)
+    before, after = different(report, row)
     names = f"<code>{escape(row.response)}</code><br>{escape(row.source)}{texts}"
     return names, clock(row.at), escape(before), escape(after)
 

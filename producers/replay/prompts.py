@@ -55,7 +55,11 @@ class Prompts:
 
     def in_time(self) -> Iterable[Prompt]:
         """As the log took them."""
-        return sorted(self.taken.values(), key=lambda prompt: (prompt.record.timestamp, prompt.source))
+        return sorted(self.taken.values(), key=lambda prompt: _when(prompt.record))
+
+
+def _when(record: Record) -> tuple[int, int, int]:
+    return int(record.timestamp), record.partition, record.offset
 
 
 async def read_prompts(spans: Spans, slice_: Slice) -> Prompts:

@@ -15,6 +15,8 @@ from schemas.base import Millis
 
 SHOWN = 20
 """Changed turns that are shown without asking."""
+RESPONSE = 61
+"""Characters of a response id, which is there to be copied."""
 
 
 def slice_lines(slice_: Slice) -> list[str]:
@@ -30,7 +32,7 @@ def table(report: Report, shown: int = SHOWN) -> RenderableType:
     """Versions, totals, and the first turns that are not as they were."""
     parts: list[RenderableType] = [_versions(report), Text(_totals(report))]
     if report.changed:
-        parts += [Text(""), _rows(report.changed[:shown])]
+        parts += [Text(""), _rows(report, shown)]
     if len(report.changed) > shown:
         parts.append(Text(f"the first {shown} of {len(report.changed)}: --all shows more"))
     return Group(*parts)
@@ -51,21 +53,25 @@ def _totals(report: Report) -> str:
     return ", ".join([*told, *(f"{count:,} passed over ({name})" for name, count in passed.items())])
 
 
-def _rows(rows: tuple[Row, ...]) -> RenderableType:
+def _rows(report: Report, shown: int) -> RenderableType:
     made = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("response", "at", "source", "change", "before", "now"):
+    made.add_column("response", overflow="fold", min_width=RESPONSE)
+    for name in ("change", "before", "now"):
         made.add_column(name, overflow="fold")
-    for row in rows:
-        before, after = different(row)
-        made.add_row(row.response, clock(row.at), row.source, row.change, before, after)
+    for row in report.changed[:shown]:
+        made.add_row(row.response, row.change, *different(report, row))
         for name, text in row.texts.items():
-            made.add_row("", "", "", Text(name, "dim"), Text(printable(text)), "")
+            made.add_row(Text(f"  {name}: {printable(text)}", "dim"), "", "", "")
     return made
 
 
-def different(row: Row) -> tuple[str, str]:
-    """The figures of a turn, without those that are the same before and now."""
-    names = [n for n in row.before | row.after if n not in row.before or row.before[n] != row.after.get(n)]
+def different(report: Report, row: Row) -> tuple[str, str]:
+    """The figures of a turn before and now: those that differ, and that the report does not tell of all turns."""
+    names = [
+        name
+        for name in row.before | row.after
+        if name not in report.versions and (name not in row.before or row.before[name] != row.after.get(name))
+    ]
     return _figures(row.before, names), _figures(row.after, names)
 
 
