@@ -1,6 +1,7 @@
 # Parley from a fresh clone. Needs Python 3.11, a Java runtime 17+, Maven.
 #   make run     set up what is missing and start everything; Ctrl-C ends it
 #   make test    all tests that continuous integration runs; make test-long the rest
+#   make watch   Prometheus with the alerts over what `make run` runs, on this machine; Ctrl-C ends it
 #   make chaos   everything is killed while 50 users chat, half an hour; make chaos CHAOS="--seconds 100 --users 10"
 
 PYTHON ?= python3
@@ -8,7 +9,7 @@ BIN := .venv/bin
 UV_VERSION := 0.13.9
 STAMPS := .cache/stamps
 
-.PHONY: run test test-long bench chaos lint format setup setup-tests clean help
+.PHONY: run watch test test-long bench chaos lint format setup setup-tests clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -16,6 +17,9 @@ help:
 
 run: setup
 	@exec $(BIN)/parley up
+
+watch: setup
+	@exec $(BIN)/python -m infra.watch up
 
 test: setup-tests
 	$(BIN)/pytest -m "not long" $(PYTEST)

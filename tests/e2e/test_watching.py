@@ -13,10 +13,12 @@ import pytest
 
 from infra.local.problems import StackError
 from infra.local.prometheus import ensure_prometheus
+from infra.watch.__main__ import DASHBOARDS
 from tests.e2e.chat import chatting
 from tests.e2e.conftest import System
 from tests.e2e.test_faults import read
-from tests.e2e.watching import ROOT, Watch, watched
+from tests.e2e.watching import Watch
+from tests.e2e.watching import watch as watching
 
 STAGES = {"edge", "log", "moderation", "orchestration", "queue", "engine", "guard", "fan-out"}
 
@@ -27,7 +29,7 @@ async def watch(system: System, tmp_path_factory: pytest.TempPathFactory) -> Asy
         programs = await ensure_prometheus(system.settings)
     except StackError as error:
         pytest.skip(f"there is no Prometheus here: {error}")
-    async with watched(system, programs, tmp_path_factory.mktemp("prometheus"), "orchestrator", "moderation") as seen:
+    async with watching(system, programs, tmp_path_factory.mktemp("prometheus"), "orchestrator", "moderation") as seen:
         yield seen
 
 
@@ -58,7 +60,7 @@ async def test_everything_answers_and_a_turn_is_told_in_all_its_stages(system: S
 
 
 async def test_every_rule_and_every_panel_is_a_question_that_prometheus_can_answer(watch: Watch) -> None:
-    for path in (ROOT / "infra" / "grafana" / "dashboards").glob("*.json"):
+    for path in DASHBOARDS.glob("*.json"):
         for panel in json.loads(path.read_text())["panels"]:
             for target in panel.get("targets", ()):
                 query = target["expr"].replace("$__rate_interval", "1m")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,18 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import yaml
 
-from infra.local.beside import environment_of
 from infra.local.checks import free_ports
 from infra.local.prometheus import Prometheus
-from infra.local.settings import LOOPBACK
+from infra.watch.beside import Pace, watched
 from tests.e2e.conftest import System
-
-ROOT = Path(__file__).resolve().parents[2]
-CONFIGURATION = ROOT / "infra" / "prometheus"
-EVERY = "1s"
-"""Scrapes, judgements and patience of alerts: a test has no minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,72 +54,15 @@ class Watch:
             raise AssertionError(f"these fire: {seen}") from None
 
 
-def hurried_rules(folder: Path) -> Path:
-    """The rules, with as little patience as the test has."""
-    folder.mkdir()
-    for path in (CONFIGURATION / "rules").glob("*.yml"):
-        rules = yaml.safe_load(path.read_text())
-        for group in rules["groups"]:
-            for rule in group["rules"]:
-                if "for" in rule:
-                    rule["for"] = EVERY
-        (folder / path.name).write_text(yaml.safe_dump(rules))
-    return folder
-
-
-def configuration(system: System, lag_port: int, rules: Path) -> dict[str, Any]:
-    """The jobs of infra/prometheus/prometheus.yml, with the ports of this system in the place of Docker's names."""
-    settings = system.settings
-    ports = {
-        "edge": [settings.edge.port],
-        "roles": list(settings.health_ports.values()),
-        "lag": [lag_port],
-        "engines": [engine.metrics_port for engine in settings.engines.values()],
-    }
-    made: dict[str, Any] = yaml.safe_load((CONFIGURATION / "prometheus.yml").read_text())
-    made["global"] = {"scrape_interval": EVERY, "scrape_timeout": EVERY, "evaluation_interval": EVERY}
-    made["rule_files"] = [f"{rules}/*.yml"]
-    for job in made["scrape_configs"]:
-        job["static_configs"] = [{"targets": [f"{LOOPBACK}:{port}" for port in ports[job["job_name"]]]}]
-    return made
-
-
 @asynccontextmanager
-async def watched(system: System, programs: Prometheus, folder: Path, *groups: str) -> AsyncIterator[Watch]:
-    """Prometheus and the exporter for these groups, until the block ends."""
-    lag_port, port = free_ports(2)
-    (folder / "prometheus.yml").write_text(
-        yaml.safe_dump(configuration(system, lag_port, hurried_rules(folder / "rules")))
-    )
-    wanted = [argument for group in groups for argument in ("--group", group)]
-    exporter = [sys.executable, "-m", "parley", "lag", "--serve", str(lag_port), "--interval", "0.5", *wanted]
-    server = [
-        str(programs.server),
-        f"--config.file={folder / 'prometheus.yml'}",
-        f"--storage.tsdb.path={folder / 'data'}",
-        f"--web.listen-address={LOOPBACK}:{port}",
-    ]
-    processes = []
-    with (folder / "log").open("ab") as log:
-        try:
-            for argv in (exporter, server):
-                environment = os.environ | environment_of(system.settings.data)
-                processes.append(await asyncio.create_subprocess_exec(*argv, stdout=log, stderr=log, env=environment))
-            async with httpx.AsyncClient(base_url=f"http://{LOOPBACK}:{port}") as http:
-                async with asyncio.timeout(60):
-                    while not await _ready(http):
-                        assert all(process.returncode is None for process in processes), (folder / "log").read_text()
-                        await asyncio.sleep(0.1)
-                yield Watch(http)
-        finally:
-            for process in processes:
-                if process.returncode is None:
-                    process.terminate()
-            await asyncio.gather(*(process.wait() for process in processes))
-
-
-async def _ready(http: httpx.AsyncClient) -> bool:
-    try:
-        return (await http.get("/-/ready")).status_code == 200
-    except httpx.TransportError:
-        return False
+async def watch(system: System, programs: Prometheus, folder: Path, *groups: str) -> AsyncIterator[Watch]:
+    """Prometheus and the exporter for these groups, in a hurry: a test has no minutes."""
+    port, lag_port = free_ports(2)
+    hurried = Pace(scrape="1s", patience="1s", look_s=0.5)
+    async with (
+        watched(
+            system.settings, programs, folder, port=port, lag_port=lag_port, pace=hurried, groups=groups
+        ) as address,
+        httpx.AsyncClient(base_url=address) as http,
+    ):
+        yield Watch(http)
