@@ -18,7 +18,7 @@ from parley.errors import ParleyError
 from parley.health import Health
 from parley.log.group import Group
 from parley.log.ranges import Record
-from parley.log.spans import Spans
+from parley.log.spans import Source
 from parley.safety.classifier import Classifier
 from parley.safety.policy import Policy
 from parley.settings import Settings
@@ -27,12 +27,12 @@ from parley.tokenizers import load_tokenizer
 from parley.topics import CONTROL, DLQ, TOKENS, TURNS, VERDICTS, Pool
 from producers.replay.answers import Answered, compare
 from producers.replay.manifest import Manifest
-from producers.replay.moderating import Tell, equipped
+from producers.replay.moderating import equipped
 from producers.replay.ports import ShadowFollower, ShadowProducer, ShadowRanges
 from producers.replay.prompts import Prompt, Prompts, read_after
 from producers.replay.report import Report
 from producers.replay.shadow import Shadow, ShadowRole
-from producers.replay.stage import Fed, fed_already, make_topics, patient, play, whole
+from producers.replay.stage import Fed, Stage, patient
 from schemas.base import TIERS, Route
 from schemas.prompts import InferenceRequest, Verdict
 from schemas.turns import TurnEnded
@@ -48,31 +48,29 @@ _request = decoder(InferenceRequest)
 _verdict = decoder(Verdict)
 
 
-async def replay(settings: Settings, spans: Spans, manifest: Manifest, prompts: Prompts, tell: Tell) -> Report:
+async def replay(stage: Stage, past: Source, manifest: Manifest, prompts: Prompts) -> Report:
     """The stage: answer the turns anew, and compare.
 
     Raises:
         ParleyError: log_unavailable; invalid_request: there is no such pool, or it has no engine; internal.
+        ValueError: policy and model don't fit each other, or are none.
     """
-    settings = patient(settings)
-    requests = await live_requests(settings, spans, prompts.taken)
-    tell(f"{len(requests):,} of {len(prompts.taken):,} turns have a request in the log")
+    settings = patient(stage.settings)
+    requests = await live_requests(settings, past, prompts.taken)
+    stage.tell(f"{len(requests):,} of {len(prompts.taken):,} turns have a request in the log")
     if len(requests) > MOST:
         raise ParleyError("invalid_request", f"a worker in shadow answers {MOST:,} turns at most: narrow the slice")
     pool = pool_of(settings, manifest, requests)
-    shadow = Shadow(manifest.id)
-    topics = [settings.topics.inference_topic(pool.name, tier) for tier in TIERS]
-    await make_topics(settings, shadow, [*topics, TOKENS, TURNS, VERDICTS, CONTROL, DLQ])
-    there = set().union(*[await fed_already(spans, settings, shadow, topic) for topic in topics])
-    left = [_fed(settings, prompts.taken[request.response], request, pool) for request in requests.values()]
     guard = equipped(manifest.inputs["policy"].check(), manifest.inputs["model"].check())
-    async with _working(settings, shadow, pool, guard) as (producer, group):
-        waiting = (one for one in left if one.source not in there)
-        await play(settings, spans, shadow, group, producer, waiting, topics, manifest.rate)
+    topics = [settings.topics.inference_topic(pool.name, tier) for tier in TIERS]
+    await stage.make([*topics, TOKENS, TURNS, VERDICTS, CONTROL, DLQ])
+    records = [_fed(settings, prompts.taken[response], request, pool) for response, request in requests.items()]
+    async with _working(settings, stage.shadow, pool, guard) as (producer, group):
+        await stage.play(group, producer, records, topics, manifest.rate)
     after: dict[str, Answered] = {}
-    await spans.read(await whole(spans, settings, shadow, TURNS), lambda record: _take_end(record, after))
+    await stage.read(TURNS, lambda record: _take_end(record, after))
     before: dict[str, Answered] = {}
-    await read_after(spans, TURNS, prompts.taken, life_ms(settings.protocol), lambda record: _take_end(record, before))
+    await read_after(past, TURNS, prompts.taken, life_ms(settings.protocol), lambda record: _take_end(record, before))
     return compare(manifest, prompts.in_time(), before, after)
 
 
@@ -92,7 +90,7 @@ def pool_of(settings: Settings, manifest: Manifest, requests: Mapping[str, Infer
     return pool.model_copy(update={"slots": min(pool.slots, SLOTS)})
 
 
-async def live_requests(settings: Settings, spans: Spans, prompts: Mapping[str, Prompt]) -> dict[str, InferenceRequest]:
+async def live_requests(settings: Settings, past: Source, prompts: Mapping[str, Prompt]) -> dict[str, InferenceRequest]:
     """The last request of each turn, with the verdict on its prompt as far as the log knows it.
 
     Raises:
@@ -115,10 +113,10 @@ async def live_requests(settings: Settings, spans: Spans, prompts: Mapping[str, 
                 verdicts.setdefault(verdict.response, verdict)
 
     prefix = settings.topics.inference_prefix
-    names = await spans.existing([name for name in settings.topics.topics if name.startswith(prefix)])
+    names = await past.existing([name for name in settings.topics.topics if name.startswith(prefix)])
     for topic in names:
-        await read_after(spans, topic, prompts, life_ms(settings.protocol), take_request)
-    await read_after(spans, VERDICTS, prompts, life_ms(settings.protocol), take_verdict)
+        await read_after(past, topic, prompts, life_ms(settings.protocol), take_request)
+    await read_after(past, VERDICTS, prompts, life_ms(settings.protocol), take_verdict)
     return {
         response: request.model_copy(update={"verdict": request.verdict or verdicts.get(response)})
         for response, request in requests.items()

@@ -12,8 +12,8 @@ import click
 from pydantic import ValidationError
 from rich.console import Console
 
+from parley.archive.source import open_source
 from parley.errors import ParleyError
-from parley.log.spans import open_spans
 from parley.settings import Settings
 from parley.timeline.cli import WIDE, Moment
 from parley.timeline.read import Window
@@ -32,6 +32,7 @@ from producers.replay.stage import clean, leftovers
 T_ = TypeVar("T_")
 F_ = TypeVar("F_", bound=Callable[..., Any])
 
+_ARCHIVE = click.Path(exists=True, file_okay=False, path_type=Path)
 _SLICE = (
     click.option("--since", type=Moment(), help="Records from this age (2h) or time on."),
     click.option("--until", type=Moment(), help="Records before this age or time; default: now."),
@@ -39,6 +40,7 @@ _SLICE = (
     click.option("--session", help="Of this conversation: conv_… or a UUID."),
     click.option("--response", help="Of this turn: resp_… or msg_…."),
     click.option("--user", type=click.UUID, help="Of this user."),
+    click.option("--from-archive", "archive", type=_ARCHIVE, help="Read the past from this folder, not from Kafka."),
     click.option("--limit", type=click.IntRange(min=1), default=DEFAULT_LIMIT, show_default=True, help="Records."),
 )
 show_content = click.option(
@@ -72,20 +74,24 @@ def replay() -> None:
 @click.option("--as-fixture", is_flag=True, help="All of a --session or --response, disguised, with a test.")
 @show_content
 @sure
-def export(topic: str, out: Path, as_fixture: bool, show_content: bool, yes: bool, **options: Any) -> None:
+def export(
+    topic: str, out: Path, as_fixture: bool, show_content: bool, yes: bool, archive: Path | None, **bounds: Any
+) -> None:
     """A slice as JSONL, beside it a manifest with counts, offsets and checksums.
 
     With --as-fixture: what happened to a conversation or a turn over all topics as a small fixture, ids changed and
     letters replaced, and a pytest that replays it in memory.
     """
     if as_fixture:
-        test = _run(lambda settings: _fixture(settings, out, show_content, _wanted(**options)))
+        test = _run(lambda settings: _fixture(settings, out, show_content, archive, _wanted(**bounds)))
         click.echo(f"pytest {test}")
         return
 
     async def work(settings: Settings) -> Manifest | None:
-        slice_ = await _resolved(settings, topic, options)
-        return await export_slice(settings, slice_, out, content=show_content) if yes else None
+        slice_ = await _resolved(settings, topic, archive, bounds)
+        if not yes:
+            return None
+        return await export_slice(settings, slice_, out, archive=archive, content=show_content)
 
     done = _run(work)
     if done is None:
@@ -123,19 +129,22 @@ def run_command(
     json_wanted: bool,
     every: bool,
     yes: bool,
+    archive: Path | None,
     **bounds: Any,
 ) -> None:
     """Run a slice of chat.prompts through a role's own code in shadow, and compare."""
 
     async def work(settings: Settings) -> tuple[Path, Report] | None:
-        slice_ = await _resolved(settings, PROMPTS, bounds)
+        slice_ = await _resolved(settings, PROMPTS, archive, bounds)
         if not yes:
             return None
         inputs = _inputs(settings, stage, policy=policy, model=model, topics=topics)
         if pool and stage != "worker":
             raise ParleyError("invalid_request", f"--pool is not for the stage {stage}")
         options = {"pool": pool} if pool else {}
-        manifest = drafted(stage, slice_, inputs, options=options, replay=name, rate=rate, content=show_content)
+        manifest = drafted(
+            stage, slice_, inputs, options=options, archive=archive, replay=name, rate=rate, content=show_content
+        )
         place = out or Path(f"replay-{manifest.id}")
         if (place / "manifest.json").exists():
             raise ParleyError("invalid_request", f"{place} holds another replay: `parley replay resume`, or --out")
@@ -208,22 +217,22 @@ def _inputs(settings: Settings, stage: str, **given: Path | None) -> dict[str, P
     return {name: given[name] or path for name, path in live.items()}
 
 
-async def _fixture(settings: Settings, out: Path, content: bool, wanted: Wanted) -> Path:
+async def _fixture(settings: Settings, out: Path, content: bool, archive: Path | None, wanted: Wanted) -> Path:
     if wanted.target is None:
         raise ParleyError("invalid_request", "a fixture is of one conversation or turn: give --session or --response")
     window = Window(wanted.since, wanted.until, wanted.limit)
-    return await export_fixture(settings, wanted.target, window, out, content=content)
+    return await export_fixture(settings, wanted.target, window, out, archive=archive, content=content)
 
 
 async def _shadow(name: str) -> Shadow:
     return Shadow(name)
 
 
-async def _resolved(settings: Settings, topic: str, options: dict[str, Any]) -> Slice:
+async def _resolved(settings: Settings, topic: str, archive: Path | None, bounds: dict[str, Any]) -> Slice:
     """The slice that options ask for, shown."""
-    wanted = _wanted(**options)
-    async with open_spans(settings.kafka, "parley-replay") as spans:
-        found = await resolve(settings, spans, topic, wanted)
+    wanted = _wanted(**bounds)
+    async with open_source(settings.kafka, "parley-replay", archive) as source:
+        found = await resolve(settings, source, topic, wanted)
     for line in slice_lines(found):
         click.echo(line, err=True)
     return found

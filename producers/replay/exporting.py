@@ -8,10 +8,10 @@ from typing import Any
 import orjson
 
 from parley import __version__
+from parley.archive.source import open_source
 from parley.clock import now_ms
 from parley.errors import ParleyError
 from parley.log.ranges import Record
-from parley.log.spans import open_spans
 from parley.settings import Settings
 from parley.timeline.audit import operator
 from parley.timeline.redact import redacted
@@ -30,7 +30,9 @@ SHOWN_HEADERS = frozenset(
 """Headers whose values are ours; of others only the length is shown."""
 
 
-async def export_slice(settings: Settings, slice_: Slice, out: Path, *, content: bool) -> Manifest:
+async def export_slice(
+    settings: Settings, slice_: Slice, out: Path, *, archive: Path | None, content: bool
+) -> Manifest:
     """Write a slice's records to `out`, and OUT.manifest.json.
 
     Raises:
@@ -39,8 +41,8 @@ async def export_slice(settings: Settings, slice_: Slice, out: Path, *, content:
     if content:
         await audited(settings, "parley replay export", slice_)
     began, records = now_ms(), list[Record]()
-    async with open_spans(settings.kafka, "parley-replay") as spans:
-        await spans.read(slice_.parts, lambda record: records.append(record) if slice_.takes(record) else None)
+    async with open_source(settings.kafka, "parley-replay", archive) as source:
+        await source.read(slice_.parts, lambda record: records.append(record) if slice_.takes(record) else None)
     records.sort(key=lambda record: (record.partition, record.offset))
     lines = [as_line(record, content=content) for record in records]
     _write(lines, out)
@@ -52,6 +54,7 @@ async def export_slice(settings: Settings, slice_: Slice, out: Path, *, content:
         began_at=began,
         ended_at=now_ms(),
         slice=slice_,
+        archive=str(archive) if archive else None,
         content=content,
         counts={
             "taken": len(lines),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from parley.archive.source import open_source
 from parley.errors import ParleyError
-from parley.log.spans import open_spans
 from parley.safety.policy import Policy
 from parley.settings import Settings
 from parley.timeline.audit import record_reading
@@ -54,7 +54,9 @@ def test_the_policy_decides_as_it_did() -> None:
 """
 
 
-async def export_fixture(settings: Settings, target: Target, window: Window, folder: Path, *, content: bool) -> Path:
+async def export_fixture(
+    settings: Settings, target: Target, window: Window, folder: Path, *, archive: Path | None, content: bool
+) -> Path:
     """Write the fixture and its test into `folder`; gives the test.
 
     Raises:
@@ -65,8 +67,8 @@ async def export_fixture(settings: Settings, target: Target, window: Window, fol
         await record_reading(
             settings, "parley replay export --as-fixture", target.text, session=target.session, response=target.response
         )
-    async with open_spans(settings.kafka, "parley-replay") as spans:
-        timeline = await read_timeline(settings, spans, target, window)
+    async with open_source(settings.kafka, "parley-replay", archive) as source:
+        timeline = await read_timeline(settings, source, target, window)
     entries = [entry for entry in timeline.entries if entry.event is not None and _topic(entry) in KEPT]
     if not entries:
         raise ParleyError("not_found", f"the log holds no turn, token or verdict of {target.text}")

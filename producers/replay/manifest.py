@@ -14,7 +14,7 @@ from schemas.base import Millis
 
 FILE = "manifest.json"
 
-Stage = Literal["export", "moderation", "orchestrator", "worker"]
+StageName = Literal["export", "moderation", "orchestrator", "worker"]
 
 
 class _Value(BaseModel):
@@ -67,7 +67,7 @@ class Manifest(_Value):
     """One export or replay."""
 
     id: str
-    stage: Stage
+    stage: StageName
     operator: str
     code: str
     """The version of Parley that ran."""
@@ -81,6 +81,8 @@ class Manifest(_Value):
     """What took the place of the live configuration: policy, model, topics."""
     options: dict[str, str] = {}
     """What else it was told."""
+    archive: str | None = None
+    """The folder that the past was read from; None: the brokers."""
     content: bool = False
     """What people wrote is in its files; that it was asked for is in chat.audit."""
     counts: dict[str, int] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from consumers.moderation.main import GROUP, Moderation
 from parley.health import Health
 from parley.log.group import Group
 from parley.log.ranges import Record
-from parley.log.spans import Spans
+from parley.log.spans import Source
 from parley.safety.classifier import Classifier
 from parley.safety.policy import Policy
 from parley.settings import Settings
@@ -20,17 +20,14 @@ from producers.replay.manifest import Manifest
 from producers.replay.ports import ShadowProducer
 from producers.replay.prompts import Prompt, Prompts, read_after
 from producers.replay.report import Report
-from producers.replay.shadow import Shadow, ShadowRole
-from producers.replay.stage import Fed, fed_already, make_topics, patient, play, whole
+from producers.replay.shadow import ShadowRole
+from producers.replay.stage import Fed, Stage, patient
 from producers.replay.verdicts import Judged, compare
 from schemas.prompts import Verdict
 from schemas.turns import TurnEnded
 from schemas.wire import BadRecord, decode_turns_event, decoder
 
 _verdict = decoder(Verdict)
-
-Tell = Callable[[str], None]
-"""Given one line of progress."""
 
 
 def equipped(policy: Path, model: Path) -> tuple[Policy, Classifier]:
@@ -44,41 +41,34 @@ def equipped(policy: Path, model: Path) -> tuple[Policy, Classifier]:
     return chosen, classifier
 
 
-async def replay(settings: Settings, spans: Spans, manifest: Manifest, prompts: Prompts, tell: Tell) -> Report:
+async def replay(stage: Stage, past: Source, manifest: Manifest, prompts: Prompts) -> Report:
     """The stage: judge the prompts anew, and compare.
 
     Raises:
         ParleyError: as `judge`.
         ValueError: as `equipped`.
     """
-    after = await judge(settings, spans, manifest, prompts, tell)
-    before = await judged_before(settings, spans, prompts.taken)
+    after = await judge(stage, manifest, prompts)
+    before = await judged_before(stage.settings, past, prompts.taken)
     return compare(manifest, prompts.in_time(), before, after)
 
 
-async def judge(
-    settings: Settings, spans: Spans, manifest: Manifest, prompts: Prompts, tell: Tell
-) -> dict[str, Judged]:
+async def judge(stage: Stage, manifest: Manifest, prompts: Prompts) -> dict[str, Judged]:
     """What the production role decides of these prompts, by response. Goes on where an earlier attempt has stopped.
 
     Raises:
         ParleyError: log_unavailable; internal: the role stands still.
         ValueError: as `equipped`.
     """
-    shadow = Shadow(manifest.id)
+    shadow, settings = stage.shadow, patient(stage.settings)
     policy, classifier = equipped(manifest.inputs["policy"].check(), manifest.inputs["model"].check())
-    await make_topics(settings, shadow, [PROMPTS, VERDICTS])
-    there = await fed_already(spans, settings, shadow, PROMPTS)
-    left = [_fed(prompt) for prompt in prompts.in_time() if prompt.source not in there]
-    if there:
-        tell(f"{len(there)} prompts were fed before: {len(left)} are left")
+    await stage.make([PROMPTS, VERDICTS])
     producer = ShadowProducer(settings.kafka, shadow)
     await producer.start()
-    settings = patient(settings)
     role = ShadowRole(Moderation(settings, producer, classifier, policy), shadow)
     group = Group(settings, shadow.name(GROUP), [shadow.name(PROMPTS)], role, Health())
     try:
-        await play(settings, spans, shadow, group, producer, left, [PROMPTS], manifest.rate)
+        await stage.play(group, producer, map(_fed, prompts.taken.values()), [PROMPTS], manifest.rate)
     finally:
         await producer.stop()
     found: dict[str, Judged] = {}
@@ -87,11 +77,11 @@ async def judge(
         verdict = _verdict(record.value)
         found.setdefault(verdict.response, Judged.by(verdict))
 
-    await spans.read(await whole(spans, settings, shadow, VERDICTS), take)
+    await stage.read(VERDICTS, take)
     return found
 
 
-async def judged_before(settings: Settings, spans: Spans, prompts: Mapping[str, Prompt]) -> dict[str, Judged]:
+async def judged_before(settings: Settings, past: Source, prompts: Mapping[str, Prompt]) -> dict[str, Judged]:
     """What was decided of these prompts when they came, as far as the log still tells.
 
     Raises:
@@ -115,9 +105,9 @@ async def judged_before(settings: Settings, spans: Spans, prompts: Mapping[str, 
                     found.setdefault(event.response, told)
 
     soon = int(1000 * (protocol.max_turn_age_s + protocol.moderation_deadline_s + protocol.margin_s))
-    await read_after(spans, VERDICTS, prompts, soon, take_verdict)
+    await read_after(past, VERDICTS, prompts, soon, take_verdict)
     untold = {response: prompt for response, prompt in prompts.items() if response not in found}
-    await read_after(spans, TURNS, untold, life_ms(protocol), take_end)
+    await read_after(past, TURNS, untold, life_ms(protocol), take_end)
     return found
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from aiokafka import TopicPartition
 
 from parley.log.ranges import Record
-from parley.log.spans import Spans
+from parley.log.spans import Source
 from producers.replay.events import place
 from producers.replay.slices import Slice
 from schemas.prompts import PromptAccepted
@@ -62,7 +62,7 @@ def _when(record: Record) -> tuple[int, int, int]:
     return int(record.timestamp), record.partition, record.offset
 
 
-async def read_prompts(spans: Spans, slice_: Slice) -> Prompts:
+async def read_prompts(past: Source, slice_: Slice) -> Prompts:
     """All of a slice's prompts.
 
     Raises:
@@ -74,12 +74,12 @@ async def read_prompts(spans: Spans, slice_: Slice) -> Prompts:
         if slice_.takes(record):
             found.add(record)
 
-    await spans.read(slice_.parts, take)
+    await past.read(slice_.parts, take)
     return found
 
 
 async def read_after(
-    spans: Spans, topic: str, prompts: Mapping[str, Prompt], within_ms: int, take: Callable[[Record], None]
+    past: Source, topic: str, prompts: Mapping[str, Prompt], within_ms: int, take: Callable[[Record], None]
 ) -> None:
     """A topic's live records about these prompts: from each partition's first prompt to `within_ms` after its last.
 
@@ -92,8 +92,10 @@ async def read_after(
         where, at = TopicPartition(topic, prompt.record.partition), int(prompt.record.timestamp)
         firsts[where] = min(firsts.get(where, at), at)
         lasts[where] = max(lasts.get(where, at), at + within_ms)
-    bounds = await spans.bounds(firsts)
-    starts, ends = await spans.at_time(firsts), await spans.at_time(lasts)
+    if not await past.existing([topic]):
+        return
+    bounds = await past.bounds(firsts)
+    starts, ends = await past.at_time(firsts), await past.at_time(lasts)
     parts = {
         where: (start, bounds[where][1] if (end := ends[where]) is None else end)
         for where, start in starts.items()
@@ -104,4 +106,4 @@ async def read_after(
         if header(record.headers, REPLAY_HEADER) is None and header(record.headers, "response") in prompts:
             take(record)
 
-    await spans.read(parts, live)
+    await past.read(parts, live)

@@ -12,30 +12,30 @@ from parley.errors import ParleyError
 from parley.ids import session_created_ms
 from parley.log.partitions import session_key
 from parley.log.ranges import Record
-from parley.log.spans import Span, Spans
+from parley.log.spans import Source, Span
 from parley.settings import Settings
 from parley.timeline.read import DEFAULT_LIMIT, life_ms
 from parley.tokenizers import load_tokenizer
 from parley.topics import TURNS
 from producers.replay.manifest import Input, Manifest
-from producers.replay.moderating import Tell
 from producers.replay.plans import Replanning, compare
 from producers.replay.prompts import Prompt, Prompts
 from producers.replay.report import Report
+from producers.replay.stage import Stage
 from schemas.wire import REPLAY_HEADER, BadRecord, decode_turns_event, header
 
 
-async def replay(settings: Settings, spans: Spans, manifest: Manifest, prompts: Prompts, tell: Tell) -> Report:
+async def replay(stage: Stage, past: Source, manifest: Manifest, prompts: Prompts) -> Report:
     """The stage: plan the turns anew, and compare.
 
     Raises:
         ParleyError: log_unavailable; invalid_request: the file or one of its tokenizers can't be used.
     """
-    given = manifest.inputs["topics"]
+    settings, given = stage.settings, manifest.inputs["topics"]
     other = with_topics(settings, given.check())
     replanning = Replanning(other, prompts.taken)
-    parts = await _turns(settings, spans, list(prompts.taken.values()))
-    tell(f"{sum(end - start for start, end in parts.values()):,} records of {TURNS} to fold")
+    parts = await _turns(settings, past, list(prompts.taken.values()))
+    stage.tell(f"{sum(end - start for start, end in parts.values()):,} records of {TURNS} to fold")
     keys = {session_key(prompt.event.session.hex) for prompt in prompts.taken.values()}
 
     def take(record: Record) -> None:
@@ -46,7 +46,7 @@ async def replay(settings: Settings, spans: Spans, manifest: Manifest, prompts: 
         except BadRecord:
             return  # the orchestrator passes over it, too
 
-    await spans.read(parts, take)
+    await past.read(parts, take)
     live = Input.of(settings.cluster.topics_file)
     versions = {
         "topics.yaml": (live.sha256[:16], given.sha256[:16]),
@@ -71,7 +71,7 @@ def with_topics(settings: Settings, path: Path) -> Settings:
     return other
 
 
-async def _turns(settings: Settings, spans: Spans, prompts: list[Prompt]) -> dict[TopicPartition, Span]:
+async def _turns(settings: Settings, past: Source, prompts: list[Prompt]) -> dict[TopicPartition, Span]:
     """Of chat.turns: from the birth of each partition's oldest session to the end of its last prompt's life."""
     births: dict[TopicPartition, int] = {}
     lasts: dict[TopicPartition, int] = {}
@@ -81,8 +81,10 @@ async def _turns(settings: Settings, spans: Spans, prompts: list[Prompt]) -> dic
         births[where] = min(births.get(where, born), born)
         over = int(prompt.record.timestamp) + life_ms(settings.protocol)
         lasts[where] = max(lasts.get(where, over), over)
-    bounds = await spans.bounds(births)
-    starts, ends = await spans.at_time(births), await spans.at_time(lasts)
+    if not await past.existing([TURNS]):
+        return {}
+    bounds = await past.bounds(births)
+    starts, ends = await past.at_time(births), await past.at_time(lasts)
     parts = {
         where: (start, bounds[where][1] if (end := ends[where]) is None else end)
         for where, start in starts.items()

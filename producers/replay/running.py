@@ -10,22 +10,22 @@ from typing import TypeAlias
 from uuid import UUID
 
 from parley import __version__
+from parley.archive.read import Archive
 from parley.clock import now_ms
 from parley.errors import ParleyError
-from parley.log.spans import Spans, open_spans
+from parley.log.spans import Source, open_spans
 from parley.settings import Settings
 from parley.timeline.audit import operator, record_reading
 from producers.replay import answering, moderating, replanning
 from producers.replay.manifest import Input, Manifest, Output
-from producers.replay.moderating import Tell
 from producers.replay.page import page
 from producers.replay.prompts import Prompts, read_prompts
 from producers.replay.report import Report
 from producers.replay.shadow import Shadow
 from producers.replay.slices import Slice
-from producers.replay.stage import clean
+from producers.replay.stage import Stage, clean
 
-StageRun: TypeAlias = Callable[[Settings, Spans, Manifest, Prompts, Tell], Awaitable[Report]]
+StageRun: TypeAlias = Callable[[Stage, Source, Manifest, Prompts], Awaitable[Report]]
 STAGES: dict[str, StageRun] = {
     "moderation": moderating.replay,
     "orchestrator": replanning.replay,
@@ -45,6 +45,7 @@ def drafted(
     inputs: dict[str, Path],
     *,
     options: dict[str, str],
+    archive: Path | None,
     replay: str | None,
     rate: float,
     content: bool,
@@ -65,6 +66,7 @@ def drafted(
             "rate": rate,
             "inputs": {name: Input.of(path) for name, path in inputs.items()},
             "options": options,
+            "archive": str(archive.resolve()) if archive else None,
             "content": content,
         }
     )
@@ -82,7 +84,9 @@ async def audited(settings: Settings, command: str, slice_: Slice) -> None:
     await record_reading(settings, command, what, session=session, response=slice_.response)
 
 
-async def run(settings: Settings, manifest: Manifest, folder: Path, *, keep: bool, tell: Tell) -> Report:
+async def run(
+    settings: Settings, manifest: Manifest, folder: Path, *, keep: bool, tell: Callable[[str], None]
+) -> Report:
     """Run a replay, or go on with it, and write its files. Its topics and groups go when it is done, unless kept.
 
     Raises:
@@ -92,11 +96,14 @@ async def run(settings: Settings, manifest: Manifest, folder: Path, *, keep: boo
     if manifest.content:
         await audited(settings, "parley replay run", manifest.slice)
     manifest.save(folder)
+    archive = Path(manifest.archive) if manifest.archive else None
     async with open_spans(settings.kafka, "parley-replay") as spans:
-        prompts = await read_prompts(spans, manifest.slice)
+        past: Source = Archive(archive) if archive else spans
+        prompts = await read_prompts(past, manifest.slice)
         manifest = manifest.model_copy(update={"counts": {"taken": len(prompts.taken), **prompts.passed_over}})
         tell(f"{len(prompts.taken):,} prompts, {sum(prompts.passed_over.values()):,} records passed over")
-        report = await STAGES[manifest.stage](settings, spans, manifest, prompts, tell)
+        stage = Stage(settings, spans, Shadow(manifest.id), tell)
+        report = await STAGES[manifest.stage](stage, past, manifest, prompts)
     written = write(report, folder)
     if not keep:
         await clean(settings.kafka, Shadow(manifest.id))

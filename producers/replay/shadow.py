@@ -20,6 +20,8 @@ PREFIX = "replay."
 SOURCE_HEADER = "x-replay-source"
 """On all that a replay writes: the live record that it comes from, as chat.prompts-3@120."""
 _MARKS = frozenset({REPLAY_HEADER, SOURCE_HEADER})
+_HOPS = frozenset({"traceparent", "tracestate", "baggage"})
+"""Headers of a hop: they would tie what a replay does to what happened then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class Shadow:
 
     def marked(self, headers: Headers) -> Headers:
         """Headers of what this replay writes."""
-        pairs = [pair for pair in headers if pair[0] != REPLAY_HEADER]
+        pairs = [pair for pair in headers if pair[0] != REPLAY_HEADER and pair[0] not in _HOPS]
         source = self.sources.get(header(headers, "response") or "")
         if source is not None and header(headers, SOURCE_HEADER) is None:
             pairs.append((SOURCE_HEADER, source.encode()))

@@ -19,7 +19,7 @@ from parley.errors import ParleyError
 from parley.ids import response_address
 from parley.log.partitions import partition_of, session_key
 from parley.log.ranges import Record
-from parley.log.spans import Span, Spans
+from parley.log.spans import Source, Span
 from parley.settings import Settings
 from parley.timeline.read import life_ms
 from parley.timeline.target import Target
@@ -85,21 +85,21 @@ class Slice(BaseModel):
         return self.user is None or _user_of(record) == str(self.user)
 
 
-async def resolve(settings: Settings, spans: Spans, topic: str, wanted: Wanted) -> Slice:
+async def resolve(settings: Settings, source: Source, topic: str, wanted: Wanted) -> Slice:
     """The offsets that `wanted` comes to on a topic now.
 
     Raises:
         ParleyError: invalid_request: it is too large; not_found: no such topic; log_unavailable.
     """
-    count = (await spans.existing([topic])).get(topic)
+    count = (await source.existing([topic])).get(topic)
     if count is None:
         raise ParleyError("not_found", f"there is no topic {topic}")
     target = wanted.target
     chosen = _partitions(settings, topic, count, wanted)
-    bounds = await spans.bounds(TopicPartition(topic, partition) for partition in chosen)
+    bounds = await source.bounds(TopicPartition(topic, partition) for partition in chosen)
     since, until = _times(settings, wanted)
-    starts = await _at(spans, bounds, since, first=True)
-    ends = await _at(spans, bounds, until, first=False)
+    starts = await _at(source, bounds, since, first=True)
+    ends = await _at(source, bounds, until, first=False)
     asked = wanted.offsets or {}
     resolved: dict[int, Span] = {}
     for where, bound in bounds.items():
@@ -125,12 +125,12 @@ async def resolve(settings: Settings, spans: Spans, topic: str, wanted: Wanted) 
 
 
 async def _at(
-    spans: Spans, bounds: Mapping[TopicPartition, Span], at: Millis | None, *, first: bool
+    source: Source, bounds: Mapping[TopicPartition, Span], at: Millis | None, *, first: bool
 ) -> dict[TopicPartition, int]:
     """Where each partition's records of a time begin; without a time its own bound."""
     if at is None:
         return {where: bound[0 if first else 1] for where, bound in bounds.items()}
-    found = await spans.at_time(dict.fromkeys(bounds, at))
+    found = await source.at_time(dict.fromkeys(bounds, at))
     return {where: end if (offset := found[where]) is None else offset for where, (_, end) in bounds.items()}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -49,41 +49,82 @@ def patient(settings: Settings) -> Settings:
     return settings.model_copy(update={"protocol": protocol, "instance": None})
 
 
-async def make_topics(settings: Settings, shadow: Shadow, names: Iterable[str]) -> None:
-    """The replay's own topics, each as its live one is; those that are there stay as they are.
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A replay's own part of the cluster, and what to tell whoever waits."""
 
-    Raises:
-        ParleyError: log_unavailable.
-    """
-    topics = settings.topics
-    wanted = [topics.topics[name].model_copy(update={"name": shadow.name(name)}) for name in names]
-    async with connect(settings.kafka) as admin:
-        await admin.create(wanted, replication=topics.replication, min_insync_replicas=topics.min_insync_replicas)
+    settings: Settings
+    spans: Spans
+    shadow: Shadow
+    tell: Callable[[str], None]
+    """Given one line of progress."""
 
+    async def make(self, names: Iterable[str]) -> None:
+        """The replay's own topics, each as its live one is; those that are there stay as they are.
 
-async def whole(spans: Spans, settings: Settings, shadow: Shadow, name: str) -> dict[TopicPartition, Span]:
-    """All that one of the replay's own topics holds now."""
-    count = settings.topics.topics[name].partitions
-    return await spans.bounds(TopicPartition(shadow.name(name), partition) for partition in range(count))
+        Raises:
+            ParleyError: log_unavailable.
+        """
+        topics = self.settings.topics
+        own = [topics.topics[name].model_copy(update={"name": self.shadow.name(name)}) for name in names]
+        async with connect(self.settings.kafka) as admin:
+            await admin.create(own, replication=topics.replication, min_insync_replicas=topics.min_insync_replicas)
 
+    async def read(self, name: str, take: Callable[[Record], None]) -> None:
+        """All that one of the replay's own topics holds now.
 
-async def fed_already(spans: Spans, settings: Settings, shadow: Shadow, name: str) -> set[str]:
-    """The sources of what the replay's own topic holds: a replay that was killed goes on with the others."""
-    found: set[str] = set()
+        Raises:
+            ParleyError: log_unavailable.
+        """
+        await self.spans.read(await self._whole(name), take)
 
-    def take(record: Record) -> None:
-        if shadow.owns(tuple(record.headers)):
-            found.add(header(record.headers, SOURCE_HEADER) or "")
+    async def play(
+        self, group: Group, producer: Producer, records: Iterable[Fed], topics: Sequence[str], rate: float
+    ) -> None:
+        """Feed a role, run by its group, with records for these topics, until it has ended all that they hold.
 
-    await spans.read(await whole(spans, settings, shadow, name), take)
-    return found
+        What they hold already is not fed again: an attempt that was killed goes on, and one that was done is done.
+
+        Raises:
+            ParleyError: log_unavailable; internal: the role stands still.
+            Exception: whatever the group failed with.
+        """
+        there = await self._fed(topics)
+        left = [record for record in records if record.source not in there]
+        if there:
+            self.tell(f"{len(there):,} records were fed before, {len(left):,} are left")
+        running = asyncio.create_task(group.run(), name=group.name)
+        try:
+            await feed(producer, left, rate)
+            wholes = [await self._whole(name) for name in topics]
+            await until_ended(group, running, {where: end for each in wholes for where, (_, end) in each.items()})
+        finally:
+            group.stop()
+            with suppress(Exception):  # said by what is being raised
+                await running
+
+    async def _whole(self, name: str) -> dict[TopicPartition, Span]:
+        own, count = self.shadow.name(name), self.settings.topics.topics[name].partitions
+        return await self.spans.bounds(TopicPartition(own, partition) for partition in range(count))
+
+    async def _fed(self, topics: Iterable[str]) -> set[str]:
+        """The sources of what is there."""
+        found: set[str] = set()
+
+        def take(record: Record) -> None:
+            if self.shadow.owns(tuple(record.headers)):
+                found.add(header(record.headers, SOURCE_HEADER) or "")
+
+        for name in topics:
+            await self.read(name, take)
+        return found
 
 
 async def feed(producer: Producer, records: Iterable[Fed], rate: float) -> int:
     """Write records to the replay's own topics, `rate` a second at most; gives how many.
 
     Raises:
-        ParleyError: log_unavailable: how many have landed is not known; `fed_already` tells.
+        ParleyError: log_unavailable: how many have landed is not known; the topic tells.
     """
     loop = asyncio.get_running_loop()
     began, count = loop.time(), 0
@@ -105,33 +146,6 @@ async def feed(producer: Producer, records: Iterable[Fed], rate: float) -> int:
     for each in waiting:
         await producer.acknowledged(each)
     return count
-
-
-async def play(
-    settings: Settings,
-    spans: Spans,
-    shadow: Shadow,
-    group: Group,
-    producer: Producer,
-    records: Iterable[Fed],
-    topics: Iterable[str],
-    rate: float,
-) -> None:
-    """Run the group while its role is fed, until it has ended all that these topics then hold.
-
-    Raises:
-        ParleyError: log_unavailable; internal: the role stands still.
-        Exception: whatever the group failed with.
-    """
-    running = asyncio.create_task(group.run(), name=group.name)
-    try:
-        await feed(producer, records, rate)
-        bounds = [await whole(spans, settings, shadow, name) for name in topics]
-        await until_ended(group, running, {where: end for each in bounds for where, (_, end) in each.items()})
-    finally:
-        group.stop()
-        with suppress(Exception):  # said by what is being raised
-            await running
 
 
 async def until_ended(group: Group, running: asyncio.Task[None], ends: dict[TopicPartition, int]) -> None:

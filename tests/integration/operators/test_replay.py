@@ -228,7 +228,7 @@ class TestModerationInShadow:
 
     async def test_it_goes_on_after_a_kill_where_it_was(self, talk: Talk, strict: Path, tmp_path: Path) -> None:
         """SIGKILL in the middle of feeding: each prompt is fed once in the end, and has its verdict."""
-        prompts = await say(talk, *(f"question {n}" for n in range(60)))
+        prompts = await say(talk, *(f"question {n}" for n in range(40)))
         folder, name = tmp_path / "out", f"k{talk.session.hex[-8:]}"
         arguments = ("--session", str(talk.session), "--stage", "moderation", "--policy", str(strict), "--id", name)
         process = await asyncio.create_subprocess_exec(
@@ -247,7 +247,7 @@ class TestModerationInShadow:
             process.send_signal(signal.SIGKILL)
             await process.wait()
         fed = await talk.ranges.end_offset(f"{PREFIX}{name}.{PROMPTS}", talk.partition)
-        assert 0 < fed < 60, "it was killed in the middle"
+        assert 0 < fed < 40, "it was killed in the middle"
         refused = await talk.command(replay, "report", str(folder))
         assert "is not done" in refused.output
 
@@ -256,8 +256,49 @@ class TestModerationInShadow:
         report = json.loads(resumed.stdout)
         assert [row["response"] for row in report["rows"]] == [prompt.response for prompt in prompts]
         assert {row["after"]["policy"] for row in report["rows"]} == {"strict-1"}
-        assert await talk.ranges.end_offset(f"{PREFIX}{name}.{PROMPTS}", talk.partition) == 60
+        assert await talk.ranges.end_offset(f"{PREFIX}{name}.{PROMPTS}", talk.partition) == 40
         await talk.command(replay, "clean", name)
+
+    async def test_field_case_f76_a_hundred_old_prompts(self, talk: Talk, strict: Path, tmp_path: Path) -> None:
+        """Field case F76: a replay that ran side effects again and carried over old headers.
+
+        Nothing live grows: no history, usage, tokens or requests to models. Order is kept, trace headers are dropped,
+        and the same replay a second time does nothing.
+        """
+        for number in range(100):
+            route = await talk.lane(3)
+            prompt = talk.prompt(talk.response(route), route, f"old question {number}", model="synthetic")
+            await talk.put(PROMPTS, prompt, more=(("traceparent", b"00-1-2-01"), ("custom", b"kept")))
+        before, name = await live_ends(talk), f"f{talk.session.hex[-8:]}"
+        arguments = ("--stage", "moderation", "--policy", str(strict), "--id", name, "--keep")
+        first = await replayed(talk, *arguments, "--out", str(tmp_path / "a"))
+        assert first["totals"]["turns"] == 100
+        own = f"{PREFIX}{name}.{PROMPTS}"
+        fed = await talk.ranges.read(own, talk.partition, 0, 99)
+        assert [header(record.headers, SOURCE_HEADER) for record in fed] == [row["source"] for row in first["rows"]]
+        assert {(header(r.headers, "traceparent"), header(r.headers, "custom")) for r in fed} == {(None, "kept")}
+
+        second = await replayed(talk, *arguments, "--out", str(tmp_path / "b"))
+        assert second["rows"] == first["rows"]
+        assert await talk.ranges.end_offset(own, talk.partition) == 100
+        assert await talk.ranges.end_offset(f"{PREFIX}{name}.{VERDICTS}", talk.partition) == 100
+        assert await live_ends(talk) == before
+        await talk.command(replay, "clean", name)
+
+    async def test_what_brokers_have_forgotten_comes_from_an_archive(
+        self, talk: Talk, strict: Path, tmp_path: Path
+    ) -> None:
+        await say(talk, HARMLESS, "Tell me a joke.")
+        names = [word for topic in (PROMPTS, VERDICTS, TURNS) for word in ("--topic", topic)]
+        archived = await talk.command(log, "archive", str(tmp_path / "archive"), *names)
+        assert archived.exit_code == 0, archived.output
+        report = await replayed(
+            talk,
+            *("--stage", "moderation", "--policy", str(strict), "--out", str(tmp_path / "out")),
+            *("--from-archive", str(tmp_path / "archive")),
+        )
+        assert changes(report) == ["newly blocked"] * 2
+        assert report["versions"]["policy"][0] == "p1"
 
     async def test_a_verdict_that_retention_took_is_told_by_the_end_of_the_turn(
         self, talk: Talk, tmp_path: Path
