@@ -158,12 +158,13 @@ async def serve(settings: Settings, survey: Survey, host: str, port: int, interv
     REGISTRY.register(exporter)
     serve_health(health, host, port)
     log.info("figures at http://%s:%d/metrics", host, port)
-    await until_stopped(_look_on(settings, survey, exporter, health, stop, interval_s), stop.set)
+    await until_stopped(look_on(settings, survey, exporter, health, stop, interval_s), stop.set)
 
 
-async def _look_on(
+async def look_on(
     settings: Settings, survey: Survey, exporter: Exporter, health: Health, stop: asyncio.Event, interval_s: float
 ) -> None:
+    """Look, show what was seen, and look again, until `stop`; through every outage of the brokers."""
     while not stop.is_set():
         try:
             async with GroupReader(settings.kafka) as reader, open_spans(settings.kafka, "parley-lag") as spans:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from prometheus_client import REGISTRY
+from prometheus_client.metrics import MetricWrapperBase
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("parley", "producers", "consumers", "inference_workers")
@@ -51,18 +52,20 @@ def markdown() -> str:
 def _found() -> Iterator[Family]:
     for module in _modules():
         import_module(module)
+    # The exporter's are registered when it serves; all others when their module is imported.
     exporter = import_module("consumers.lag.exporter").Exporter()
-    told = [metric for collector in (*REGISTRY._collector_to_names, exporter) for metric in _of(collector)]
-    for metric in told:
-        name = _name(metric)
-        if name.startswith(OWN):
-            yield Family(
-                f"{name}_total" if metric._type == "counter" else name,
-                str(metric._type),
-                tuple(metric._labelnames),
-                str(metric._documentation),
-                tuple(getattr(metric, "_upper_bounds", ())),
-            )
+    for collector in (*REGISTRY._collector_to_names, exporter):
+        if isinstance(collector, MetricWrapperBase):
+            buckets = tuple(getattr(collector, "_upper_bounds", ()))
+            found = [_family(collector._name, str(collector._type), collector, collector._documentation, buckets)]
+        else:
+            told = (metric for metric in collector.collect() if hasattr(metric, "_labelnames"))
+            found = [_family(metric.name, metric.type, metric, metric.documentation) for metric in told]
+        yield from (family for family in found if family.name.startswith(OWN))
+
+
+def _family(name: str, kind: str, metric: Any, meaning: str, buckets: tuple[float, ...] = ()) -> Family:
+    return Family(f"{name}_total" if kind == "counter" else name, kind, tuple(metric._labelnames), meaning, buckets)
 
 
 def _modules() -> Iterator[str]:
@@ -70,18 +73,3 @@ def _modules() -> Iterator[str]:
         for path in sorted((ROOT / package).rglob("*.py")):
             if "prometheus_client" in path.read_text():
                 yield ".".join(path.relative_to(ROOT).with_suffix("").parts)
-
-
-def _of(collector: Any) -> Iterator[Any]:
-    """A metric of the client library is its own family; other collectors give theirs when asked."""
-    if hasattr(collector, "_labelnames"):
-        yield collector
-        return
-    for family in collector.collect():
-        family._type, family._documentation = family.type, family.documentation
-        if hasattr(family, "_labelnames"):
-            yield family
-
-
-def _name(metric: Any) -> str:
-    return str(getattr(metric, "_name", None) or metric.name)

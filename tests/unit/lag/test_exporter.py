@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from aiokafka import TopicPartition
 from click.testing import CliRunner
@@ -9,10 +11,12 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from consumers.lag.cli import lag
 from consumers.lag.counting import Look, count
-from consumers.lag.exporter import Exporter, Seen
+from consumers.lag.exporter import Exporter, Seen, look_on
 from consumers.lag.states import Ages, State, Verdict
-from consumers.lag.survey import GroupLag, PartitionLag, Report
+from consumers.lag.survey import GroupLag, PartitionLag, Report, Survey
+from parley.health import Health
 from parley.ownership import Claim
+from parley.settings import KafkaSettings, Settings
 
 CLAIM = Claim("worker-0:abc", takeover=3, ended=frozenset({6}), position=8)
 HELD = Look(0, 10, 5, CLAIM, held=True)
@@ -84,6 +88,20 @@ def test_without_brokers_there_is_no_old_figure(exporter: Exporter, registry: Co
     exporter.seen = None
     samples = [line for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")]
     assert samples == ["parley_lag_up 0.0"]
+
+
+async def test_brokers_that_do_not_answer_are_said_and_asked_again(exporter: Exporter, free_port: int) -> None:
+    settings = Settings(kafka=KafkaSettings(bootstrap=f"127.0.0.1:{free_port}"))
+    exporter.seen, health, stop = seen(), Health(), asyncio.Event()
+    looking = asyncio.create_task(look_on(settings, Survey([], 60), exporter, health, stop, 0.01))
+    async with asyncio.timeout(30):
+        while exporter.seen is not None:
+            await asyncio.sleep(0.01)
+    assert str(free_port) in health.readiness()
+    assert health.beat_age is not None
+    assert not looking.done(), "it goes on asking"
+    stop.set()
+    await looking
 
 
 @pytest.mark.parametrize("address", ["port", "0", "70000", "127.0.0.1:", "127.0.0.1:x"])
