@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from uuid import UUID
 
 from parley.log.views import Entry
@@ -16,11 +18,28 @@ from schemas.wire import BadRecord, TurnsEvent
 log = logging.getLogger(__name__)
 
 
+KNOWN_S = 600.0
+"""How long a session's header is known without being read again. Should another process have deleted the session
+meanwhile, what is written by what is known here is dead on arrival: a deletion is stamped with an hour's lead."""
+KNOWN = 10_000
+"""Sessions whose headers are known, at most."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """What events so far came to."""
+
+    owner: UUID | None
+    deleted: bool
+    since: float
+
+
 class MessagesView:
-    """Sessions side by side, each one's events in order. Nothing is remembered between batches."""
+    """Sessions side by side, each one's events in order."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
+        self._known: dict[UUID, _Known] = {}
 
     async def apply(self, entries: Sequence[Entry[TurnsEvent]]) -> None:
         """Write these events.
@@ -40,22 +59,32 @@ class MessagesView:
             raise error
 
     async def _session(self, session: UUID, entries: Sequence[Entry[TurnsEvent]]) -> None:
-        """The header says what events before these came to: the session's user, and whether it was deleted."""
-        header = await self._store.header(session)
-        owner = header.user if header else None
-        deleted = header is not None and header.deleted
-        for entry in entries:
-            event = entry.event
-            owner = owner or event.user
-            if event.user != owner:
-                log.warning("%d: an event of another user than the session's is void", entry.offset)
-            elif isinstance(event, SessionDeleted):
-                await self._event(
-                    entry
-                )  # again, should the session be marked already: the first time may have been cut
-                deleted = True
-            elif not deleted:
-                await self._event(entry)
+        known = await self._what_is_known(session)
+        try:
+            for entry in entries:
+                if known.owner not in (None, entry.event.user):
+                    log.warning("%d: an event of another user than the session's is void", entry.offset)
+                    continue
+                deletes = isinstance(entry.event, SessionDeleted)
+                if deletes or not known.deleted:  # a deletion again, too: the first time may have been cut
+                    await self._event(entry)
+                known.owner, known.deleted = entry.event.user, known.deleted or deletes
+        except BaseException:
+            self._known.pop(session, None)  # what was written of it, only the store can tell
+            raise
+
+    async def _what_is_known(self, session: UUID) -> _Known:
+        """Whose the session is, and whether it was deleted."""
+        now = time.monotonic()
+        known = self._known.get(session)
+        if known is None or now - known.since > KNOWN_S:
+            header = await self._store.header(session)
+            known = _Known(header.user if header else None, header is not None and header.deleted, now)
+            self._known.pop(session, None)
+            self._known[session] = known
+            if len(self._known) > KNOWN:
+                del self._known[next(iter(self._known))]
+        return known
 
     async def _event(self, entry: Entry[TurnsEvent]) -> None:
         match entry.event:

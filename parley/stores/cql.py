@@ -131,7 +131,8 @@ class CqlClient:
         return found
 
     async def write(self, *bound: tuple[PreparedStatement, Sequence[object]]) -> None:
-        """Write to one partition in one request: all of it or nothing, also over several tables.
+        """Write in one request. What has one partition key is seen together or not at all, also over several tables.
+        What has others may come apart: after a failure, write it again.
 
         Raises:
             ParleyError: store_unavailable.

@@ -32,6 +32,8 @@ BUCKET = 500
 """Turns in a partition: it stays small however long the chat."""
 PAGE = 500
 """Rows of a page."""
+LISTED = 10_000
+"""Sessions of which a writer knows that their header and newest response are written, at most."""
 DELETION_LEAD_US = 3_600_000_000
 """How much later than its record a deletion is stamped, in microseconds: more than brokers' clocks differ."""
 
@@ -78,6 +80,8 @@ class MessageStore:
         self.keyspace = keyspace
         self._client = client
         self._statements = statements
+        self._listed: dict[UUID, tuple[int, str]] = {}
+        """The newest turn of a session by its number and response, as this process has written them."""
 
     @classmethod
     async def connect(cls, settings: MessagesSettings) -> MessageStore:
@@ -208,10 +212,16 @@ class MessageStore:
             at = _time(event.ended_at if isinstance(event, TurnEnded) else event.accepted_at)
             said = [(session, bucket, turn, *_columns(item, epoch), tokens, at, stamp) for item in items]
         kept = (session, bucket, turn, offset, event.type, event.response, record.model_dump_json(), stamp)
-        await asyncio.gather(
-            self._together(("owner", (session, event.user)), ("last_turn", (turn, turn, session))),
-            self._run("response", event.response, turn, stamp),
-        )
+        if self._listed.get(session) != (turn, event.response):  # a turn's end finds that its start has done this
+            await self._together(
+                ("owner", (session, event.user)),
+                ("last_turn", (turn, turn, session)),
+                ("response", (event.response, turn, stamp)),
+            )
+            self._listed.pop(session, None)
+            self._listed[session] = (turn, event.response)
+            if len(self._listed) > LISTED:
+                del self._listed[next(iter(self._listed))]
         await self._together(*(("message", values) for values in said), ("record", kept))
 
     async def _together(self, *named: tuple[str, tuple[object, ...]]) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -14,6 +15,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 
 from consumers.history.main import Store, feed, group_of
+from consumers.history.messages import MessagesView
 from parley.errors import ParleyError
 from parley.health import Health
 from parley.log.admin import connect
@@ -30,6 +32,7 @@ from parley.topics import DLQ, TURNS
 from schemas.turns import Feedback, TurnEnded
 from schemas.wire import REPLAY_HEADER, TurnsEvent, decoder, encode, headers
 from tests.integration.stores_parts import (
+    NOW,
     Chat,
     Proxy,
     address_of,
@@ -250,6 +253,29 @@ async def test_a_deletion_that_was_cut_short_is_finished(world: World) -> None:
         await world.say(chat.deleted())
         await eventually(gone)
         await client.close()
+
+
+async def test_what_a_process_still_knows_of_a_session_that_another_has_deleted_is_void(
+    world: World,
+) -> None:
+    """Two processes in turn have the session's partition; the first comes back to it within what it remembers."""
+    chat = Chat()
+    other = await MessageStore.connect(world.settings.messages)
+    one, two = MessagesView(world.messages), MessagesView(other)
+    events: list[tuple[MessagesView, TurnsEvent]] = [
+        (one, chat.started(1)),
+        (two, chat.deleted()),
+        (one, chat.ended(1)),
+        (one, chat.started(2)),
+    ]
+    for number, (view, event) in enumerate(events):
+        await view.apply([Entry(event, SimpleNamespace(offset=number, timestamp=NOW + number))])
+    client = await CqlClient.connect(world.settings.messages)
+    for table in ("message", "turn_record"):
+        rows = f"SELECT * FROM {world.messages.keyspace}.{table} WHERE session_id = %s AND bucket = 0"
+        assert await client.execute(rows, (chat.session,)) == []
+    await client.close()
+    await other.close()
 
 
 @pytest.mark.parametrize("away", ["messages", "sessions"])
