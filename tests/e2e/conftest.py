@@ -117,8 +117,9 @@ class System:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-40:])
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 async def system(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[System]:
+    """Ends with these tests: what comes after them has the machine for itself."""
     folder = tmp_path_factory.mktemp("system")
     # Deadlines for a machine that does other things too: none of them is what these tests are about.
     patience = {"PARLEY_PROTOCOL__MODERATION_DEADLINE_S": "30", "PARLEY_PROTOCOL__START_DEADLINE_S": "60"}

@@ -14,7 +14,7 @@ from parley.settings import ROOT
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.scenarios import SCENARIOS
 
-SEEDS = 100
+SEEDS = 60
 """Always the same ones, from 0 on: about 30 s of one core. More: `python -m tests.simulation --count`."""
 CPU_S = 60
 """A slow core begins no more of them after so much time; fewer than `LEAST` is a failure."""
