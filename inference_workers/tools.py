@@ -9,6 +9,7 @@ from inference_workers.engine.pool import Engines
 from parley.log.partitions import session_key
 from parley.log.producer import Producer
 from parley.log.ranges import RangeReader
+from parley.safety import tally
 from parley.safety.classifier import Classifier
 from parley.safety.policy import Policy
 from parley.settings import Settings
@@ -55,3 +56,4 @@ class Tools:
         await self.producer.post(
             VERDICTS, encode(verdict), key=session_key(verdict.session.hex), partition=partition, headers=about
         )
+        tally.count(verdict)

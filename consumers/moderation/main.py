@@ -12,6 +12,7 @@ from parley.log.producer import Producer
 from parley.log.ranges import Record
 from parley.process import HEALTH, until_stopped
 from parley.retrying import until_done
+from parley.safety import tally
 from parley.safety.classifier import Classifier
 from parley.safety.policy import Policy
 from parley.settings import Settings
@@ -62,6 +63,7 @@ class Moderation:
     async def _judge(self, held: Held, offset: int, prompt: PromptAccepted) -> None:
         verdict = await self._verdict(prompt)
         await until_done(lambda: self._write(held, verdict))
+        tally.count(verdict)
         held.end(offset)
 
     async def _verdict(self, prompt: PromptAccepted) -> Verdict:
@@ -95,6 +97,7 @@ async def run(settings: Settings) -> None:
     """Serve until told to stop."""
     classifier = Classifier.load(settings.moderation.model)
     policy = Policy.load(settings.moderation.policy)
+    tally.expect("input", policy.version)
     producer = Producer(settings.kafka, settings.instance or GROUP)
     await producer.start()
     group = Group(settings, GROUP, [PROMPTS], Moderation(settings, producer, classifier, policy), HEALTH)

@@ -87,6 +87,12 @@ PROMISES = Board(
                     "reqps",
                 ),
                 Panel(
+                    "Prompts blocked, by policy",
+                    [Query("policy:prompts_blocked:ratio_increase10m", "{{policy}}")],
+                    "percentunit",
+                    0.2,
+                ),
+                Panel(
                     "Prompts by outcome",
                     [Query(f"sum by (outcome) (rate(parley_edge_prompts_total{RATE}))", "{{outcome}}")],
                     "reqps",
