@@ -13,6 +13,7 @@ from inference_workers.metrics import watch_admission
 from inference_workers.tools import Tools
 from inference_workers.worker import Worker
 from parley import stages
+from parley.drains import Drains
 from parley.health import Health
 from parley.log.follower import Follower
 from parley.log.group import Group
@@ -86,6 +87,9 @@ async def working(settings: Settings, tools: Tools, follower: Follower, health: 
     topics = [settings.topics.inference_topic(tools.pool.name, tier) for tier in TIERS]
     group = Group(settings, f"worker-{tools.pool.name}", topics, worker, health)
     follower.on_failure = group.fail
+    drains = Drains()
+    drains.on_change = lambda: tools.engines.drain(drains.engines(tools.pool.name))
+    await drains.follow(follower)
     beside = [
         asyncio.create_task(worker.report(settings.instance or group.name), name="report"),
         asyncio.create_task(worker.watch(), name="watch"),

@@ -148,7 +148,7 @@ class Worker:
     def _engines_changed(self) -> None:
         """A guest takes half of its host's slots at most: the host's own worker does not know of it."""
         engines, slots = self._tools.engines, self._tools.pool.slots
-        self._tools.admission.resize(slots if engines.own.alive or engines.only_own else max(1, slots // 2))
+        self._tools.admission.resize(slots if engines.at_home else max(1, slots // 2))
         name = self._tools.pool.name
         self._health.trouble("engines", "" if engines.any_alive else f"no engine of the pool {name} answers")
 
@@ -187,6 +187,8 @@ class Worker:
                 running=admission.running,
                 queued=admission.queued(),
                 oldest_queued_ms=admission.oldest_ms(now_ms()),
+                engine=self._tools.engines.own.url,
+                drained=self._tools.engines.own.drained,
                 at=now_ms(),
             )
             try:

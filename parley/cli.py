@@ -19,6 +19,7 @@ ELSEWHERE = {
     "lag": "consumers.lag.cli:lag",
     "log": "parley.timeline.cli:log",
     "migrate": "parley.stores.commands:migrate",
+    "pool": "parley.pools_cli:pool",
     "replay": "producers.replay.cli:replay",
     "schemas": "parley.contract.cli:schemas",
     "topics": "parley.topics_cli:topics",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
@@ -18,6 +19,7 @@ TURNS = "chat.turns"
 CONTROL = "chat.control"
 TOKENS = "chat.tokens"
 CAPACITY = "chat.capacity"
+POOLS = "chat.pools"
 DLQ = "chat.dlq"
 AUDIT = "chat.audit"
 
@@ -137,10 +139,15 @@ class Topics(_Config):
         """Partitions of the shared token topic."""
         return self.topics[TOKENS].partitions
 
-    def route_pool(self, model: str, tier: Tier, prompt_tokens: int = 0) -> Pool | None:
-        """The pool for a turn, or None when no rule matches."""
+    def route_pool(self, model: str, tier: Tier, prompt_tokens: int = 0, without: Collection[str] = ()) -> Pool | None:
+        """The pool for a turn, or None when no rule matches. Rules that lead to a pool of `without` are passed over."""
         for rule in self.routing:
-            if rule.model == model and rule.tier in (None, tier) and prompt_tokens >= rule.prompt_tokens_over:
+            if (
+                rule.model == model
+                and rule.tier in (None, tier)
+                and prompt_tokens >= rule.prompt_tokens_over
+                and rule.pool not in without
+            ):
                 return self.pools[rule.pool]
         return None
 

@@ -21,6 +21,24 @@ class PoolStatus(Event):
     """Requests waiting, by tier."""
     oldest_queued_ms: dict[str, int]
     """Age of the oldest waiting request, by tier."""
+    engine: str | None = None
+    """Where the worker's own engine is."""
+    drained: bool = False
+    """An operator has taken that engine out: the worker begins nothing on it while another one answers."""
+    at: Millis
+
+
+class PoolDrain(Event):
+    """An operator takes a pool, or one engine of it, out of use, or puts it back; compacted by pool and engine."""
+
+    type: Literal["pool.drain"] = "pool.drain"
+    pool: str
+    engine: str | None = None
+    """Its address, as workers know it; None: the whole pool."""
+    drained: bool
+    """False: in use again."""
+    who: str
+    """The operating system's name of the operator, and the machine's."""
     at: Millis
 
 

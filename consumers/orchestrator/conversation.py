@@ -288,9 +288,9 @@ class Conversation:
         try:
             decision = self._decide(prompt)
         except ParleyError as error:
-            if error.kind.retryable:
+            if error.kind.retryable and error.kind.code != "overloaded":
                 raise
-            self._end_aside(prompt, "failed", error.failure())
+            self._end_aside(prompt, "failed", error.failure())  # a drained pool is for the user to wait for
             return
         if decision is not None:
             await self.log_started(decision)  # the loop goes on with the turn as the log has it
@@ -312,7 +312,9 @@ class Conversation:
         elif verdict is not None and verdict.decision == "block":
             self._end_aside(prompt, "refused", None)
         else:
-            return plan(self.shard.tools.settings, self.session, prompt.event, self.shard.raised(), now_ms())
+            tools = self.shard.tools
+            drained = tools.drains.pools
+            return plan(tools.settings, self.session, prompt.event, self.shard.raised(), now_ms(), drained)
         return None
 
     async def _go_on(self, turn: Turn) -> None:

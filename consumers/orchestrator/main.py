@@ -12,6 +12,7 @@ from prometheus_client import Gauge
 
 from consumers.orchestrator.shard import Shard
 from consumers.orchestrator.tools import Tools
+from parley.drains import Drains
 from parley.errors import ParleyError
 from parley.log.follower import Follower
 from parley.log.group import Group, Held
@@ -150,7 +151,8 @@ async def serve(settings: Settings, stop: asyncio.Event) -> None:
     watermark = Watermark(settings.kafka, VIEW, TURNS, f"{settings.instance or GROUP}-watermark")
     await watermark.start()
     policy = Policy.load(settings.moderation.policy)
-    role = Orchestrator(Tools(settings, producer, follower, ranges, store, watermark, policy), {})
+    drains = Drains()
+    role = Orchestrator(Tools(settings, producer, follower, ranges, store, watermark, policy, drains), {})
     group = Group(settings, GROUP, [PROMPTS], role, HEALTH)
     follower.on_failure = group.fail
 
@@ -166,6 +168,7 @@ async def serve(settings: Settings, stop: asyncio.Event) -> None:
     for task in beside:
         task.add_done_callback(ended)
     try:
+        await drains.follow(follower)
         await group.run()
     finally:
         for task in beside:

@@ -14,20 +14,30 @@ from schemas.prompts import InferenceRequest, OutputItem, PromptAccepted, Verdic
 from schemas.turns import TurnStarted
 
 
-def plan(settings: Settings, session: Session, event: PromptAccepted, dispatch: Dispatch, now: int) -> TurnStarted:
-    """The decision to run a prompt, with its place in the session.
+def plan(
+    settings: Settings,
+    session: Session,
+    event: PromptAccepted,
+    dispatch: Dispatch,
+    now: int,
+    drained: frozenset[str] = frozenset(),
+) -> TurnStarted:
+    """The decision to run a prompt, with its place in the session, on a pool that is not drained.
 
     Raises:
-        ParleyError: it can't be run: unknown parent or model, too long.
+        ParleyError: it can't be run: unknown parent or model, too long, no pool takes new turns.
     """
     parent = parent_of(session, event)
     if event.parent is not None and event.parent in session.turns and session.turns[event.parent].forgotten:
         raise ParleyError("previous_response_not_found", "the response to follow was not to be stored")
-    pool = settings.topics.route_pool(event.model, event.tier)
+    pool = settings.topics.route_pool(event.model, event.tier, without=drained)
     if pool is None:
+        if settings.topics.route_pool(event.model, event.tier) is not None:
+            raise ParleyError("overloaded", f"{event.model} takes no new turns at present: try again later")
         raise ParleyError("model_not_found", f"no pool serves {event.model}", param="model")
     context = _context(settings, session, pool, parent, event)
-    if (better := settings.topics.route_pool(event.model, event.tier, context.prompt_tokens)) not in (None, pool):
+    better = settings.topics.route_pool(event.model, event.tier, context.prompt_tokens, without=drained)
+    if better not in (None, pool):
         pool, context = better, _context(settings, session, better, parent, event)
     return started(settings.protocol, session, event, dispatch, now, pool=pool.name, parent=parent, context=context)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from parley.clock import now_ms
+from parley.drains import Drains
 from parley.log.follower import Follower
 from parley.log.partitions import session_key
 from parley.log.producer import Producer
@@ -32,6 +33,7 @@ class Tools:
     store: LazyMessageStore
     watermark: Watermark
     policy: Policy
+    drains: Drains
 
     async def log_turn(self, event: TurnStarted | TurnEnded, partition: int) -> int:
         """Write to chat.turns; gives the offset.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 
 from inference_workers.engine.client import EngineClient
@@ -31,6 +31,8 @@ class Engine:
     def __init__(self, client: EngineClient) -> None:
         self.client = client
         self.alive = True
+        self.drained = False
+        """An operator has taken it out of use: nothing new begins on it while another one answers."""
         self.heard = asyncio.get_running_loop().time()
         """When it last said anything, by the loop's clock; whoever reads a stream of it sets this."""
         self.runs: set[asyncio.Timeout] = set()
@@ -95,19 +97,32 @@ class Engines:
         return len(self._engines) == 1
 
     @property
+    def at_home(self) -> bool:
+        """New runs begin on the own engine."""
+        return self.only_own or (self.own.alive and not self.own.drained)
+
+    @property
     def any_alive(self) -> bool:
         """Some engine answered when it was last asked."""
         return any(engine.alive for engine in self._engines)
 
     def at_hand(self) -> Engine | None:
-        """The own engine, unless it is known to be dead. Asks nobody: first tokens do not wait."""
-        return self.own if self.own.alive else None
+        """The own engine, unless it is known to be dead or is drained. Asks nobody: first tokens do not wait."""
+        return self.own if self.own.alive and not self.own.drained else None
+
+    def drain(self, urls: Collection[str]) -> None:
+        """These, of all engines, get no new runs; what runs on them runs on."""
+        for engine in self._engines:
+            engine.drained = engine.url in urls
+        self.on_change()
 
     async def find(self, avoid: Engine | None = None) -> Engine:
-        """An engine that answers a probe, `avoid` last; waits for as long as there is none: callers set the limit."""
-        order = sorted(self._engines, key=lambda engine: engine is avoid)
+        """An engine that answers a probe, `avoid` late, drained ones last; waits for as long as there is none.
+
+        Callers set the limit.
+        """
         while True:
-            for engine in order:
+            for engine in sorted(self._engines, key=lambda engine: (engine.drained, engine is avoid)):
                 if await self._answers(engine):
                     return engine
             await asyncio.sleep(ASK_AGAIN_S)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from parley.topics import AUDIT, PROMPTS, TOKENS, TURNS, Topics
+from parley.topics import AUDIT, POOLS, PROMPTS, TOKENS, TURNS, Topics
 
 Resource = Literal["topic", "group", "cluster"]
 CLUSTER = "kafka-cluster"
@@ -83,10 +83,10 @@ def _of_groups() -> Iterator[Acl]:
 
 
 def _of_operators(topics: Topics) -> Iterator[Acl]:
-    """Their tools read everything; `dlq redrive` writes to two topics; replays have topics of their own."""
+    """Their tools read everything; `dlq redrive` and `pool drain` write; replays have topics of their own."""
     role = "operators"
     for name in topics.topics:
-        may = ("Read", "Write") if name in (AUDIT, PROMPTS, TURNS) else ("Read",)
+        may = ("Read", "Write") if name in (AUDIT, POOLS, PROMPTS, TURNS) else ("Read",)
         yield Acl(role, "topic", name, False, (*may, "DescribeConfigs"))
     yield Acl(role, "topic", topics.session_topics.prefix, True, ("Read", "DescribeConfigs"))
     yield Acl(role, "topic", OFFSETS, False, ("Read",))

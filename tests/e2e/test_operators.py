@@ -130,6 +130,32 @@ async def test_a_turn_that_was_killed_in_the_middle_tells_its_whole_story(system
     assert "".join(e["event"]["text"] for e in shown if e["type"] == "delta" and not e["void"]) == heard.text
 
 
+async def test_a_drained_pool_gets_no_new_turns_until_it_is_put_back(system: System, client: httpx.AsyncClient) -> None:
+    """Also an orchestrator that starts later knows of it; what runs when the pool is drained is answered to its end."""
+
+    async def answer() -> dict[str, Any]:
+        body = {"model": "synthetic", "input": "hello", "max_output_tokens": 16}
+        return dict((await client.post("/v1/responses", json=body)).json())
+
+    async with chatting(system) as chat:
+        await chat.send(type="response.create", **slow_answer())
+        running = asyncio.create_task(read(chat.events(), 1, lambda: None))
+        await lag_until(system, "worker-synthetic", lambda group: any(p.counts.running for p in group.partitions))
+        try:
+            told = await system.command("pool", "drain", "synthetic")
+            assert "`parley pool resume synthetic` puts it back" in told
+            refused = await answer()
+            assert refused["error"]["code"] == "overloaded", refused
+            os.kill(system.pid_of("orchestrator"), signal.SIGKILL)
+            refused = await answer()
+            assert refused["error"]["code"] == "overloaded", refused
+            assert (await running).last["type"] == "response.incomplete", "its answer came to its end"
+            assert "drained  synthetic by" in await system.command("pool", "status")
+        finally:
+            await system.command("pool", "resume", "synthetic")
+        assert (await answer())["status"] == "incomplete"
+
+
 async def test_the_doctor_finds_the_whole_system_well_and_what_is_not(system: System) -> None:
     """Other tests leave dead letters and records that nobody can read; nothing else may be less than well."""
     left = {"dead letters", "records"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import os
 import random
 import signal
@@ -171,6 +172,40 @@ class TestCancels:
             transcript = await lab.fold(request, within_s=5)
         assert transcript.terminal is not None
         assert (transcript.terminal.kind, transcript.text) == ("cancelled", "")
+
+
+class TestAnEngineThatIsDrained:
+    async def test_its_worker_begins_nothing_on_it_and_what_runs_there_runs_on(
+        self, lab: Lab, synthetic_engine: str
+    ) -> None:
+        """One engine under two names: a worker knows engines by their addresses."""
+        own, other = synthetic_engine, synthetic_engine.replace("127.0.0.1", "localhost")
+        assert own != other
+        async with lab.worker(None, own, other) as worker:
+            running = await lab.ask(script(words=60, period_ms=50))
+            await lab.fold(running, said(5))
+            try:
+                await lab.operate("drain", f"{POOL}/{own}")
+                async with asyncio.timeout(10):
+                    while not worker.tools.engines.own.drained:
+                        await asyncio.sleep(0.02)
+                later = await lab.ask("hello", max_tokens=5)
+                await lab.fold(later)
+                assert (await lab.ended(later)).engine == other
+                whole = await lab.fold(running)
+                assert (whole.text, whole.joins) == (words(60), []), "what ran when it was drained is not touched"
+                assert (await lab.ended(running)).engine == own
+                told = json.loads(await lab.operate("status", "--json"))
+                [status] = [one for one in told["workers"] if one["engine"] == own]
+                assert (status["drained"], status["slots"]) == (True, 128), "a guest of the other engine takes half"
+            finally:
+                await lab.operate("resume", f"{POOL}/{own}")
+            async with asyncio.timeout(10):
+                while worker.tools.engines.own.drained:
+                    await asyncio.sleep(0.02)
+            again = await lab.ask("hello", max_tokens=5)
+            await lab.fold(again)
+            assert (await lab.ended(again)).engine == own
 
 
 class TestAnEngineThatDies:

@@ -13,6 +13,7 @@ from uuid import UUID, uuid4
 
 import httpx
 import yaml
+from click.testing import CliRunner
 
 from inference_workers.main import equipped, working
 from inference_workers.tools import Tools
@@ -23,6 +24,7 @@ from parley.log.group import Group
 from parley.log.partitions import partition_of, session_key
 from parley.log.producer import Producer
 from parley.log.ranges import RangeReader
+from parley.pools_cli import pool as pool_command
 from parley.settings import Settings
 from parley.transcript import Transcript
 from schemas.base import Route, Sampling, Tier, Timings
@@ -134,6 +136,13 @@ class Lab:
         """The user's wish."""
         cancel = Cancel(response=request.response, session=request.session, user=USER, at=now_ms())
         await self._send("chat.control", cancel, self.partition_of(request))
+
+    async def operate(self, *arguments: str) -> str:
+        """`parley pool`, against the same log; gives what it prints. It runs an event loop of its own."""
+        env = {"PARLEY_KAFKA__BOOTSTRAP": self.settings.kafka.bootstrap}
+        result = await asyncio.to_thread(CliRunner().invoke, pool_command, list(arguments), env=env)
+        assert result.exit_code == 0, result.output
+        return result.stdout
 
     async def _send(self, topic: str, event: Any, partition: int) -> None:
         about = headers(event.type, response=event.response, session=event.session.hex)

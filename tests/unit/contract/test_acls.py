@@ -15,7 +15,7 @@ import parley.topics
 from consumers.lag.groups import expected
 from parley.contract.acls import GROUPS, Acl, acls, command, roles
 from parley.settings import ProtocolSettings
-from parley.topics import AUDIT, CAPACITY, CONTROL, DLQ, PROMPTS, TOKENS, TURNS, VERDICTS, load_topics
+from parley.topics import AUDIT, CAPACITY, CONTROL, DLQ, POOLS, PROMPTS, TOKENS, TURNS, VERDICTS, load_topics
 from parley.topics_cli import topics as topics_command
 
 ROOT = Path(__file__).parents[3]
@@ -33,6 +33,7 @@ CODE = {
 SHARED = {
     "parley/side_inputs.py": {"orchestrator", "worker"},
     "parley/log/views.py": {"history"},
+    "parley/drains.py": {"orchestrator", "worker"},
 }
 """Code of several roles that names topics: whose it is."""
 NAMES = {
@@ -125,7 +126,7 @@ def test_only_edges_make_topics_and_only_conversations_own() -> None:
 
 def test_operators_read_everything_and_write_only_what_they_redrive_and_that_they_looked() -> None:
     assert set(TOPICS.topics) <= may("operators", "Read")
-    assert may("operators", "Write") == {AUDIT, PROMPTS, TURNS, "replay."}
+    assert may("operators", "Write") == {AUDIT, POOLS, PROMPTS, TURNS, "replay."}
 
 
 def test_commands_are_those_of_kafkas_tool() -> None:

@@ -1,0 +1,67 @@
+"""What operators have taken out of use, as chat.pools says: whole pools, and single engines.
+
+A pool that is drained gets no new turns: orchestrators route by the next rule that fits, or refuse. What was handed to
+it before is finished. An engine that is drained gets no new runs: its worker takes its turns to the pool's other
+engines, and what runs on it runs on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aiokafka import TopicPartition
+
+from parley.log.dlq import unreadable
+from parley.log.follower import Follower
+from parley.log.ranges import Record
+from parley.topics import POOLS
+from schemas.operations import PoolDrain
+from schemas.wire import BadRecord, decoder
+
+_drain = decoder(PoolDrain)
+WHERE = TopicPartition(POOLS, 0)
+
+
+class Drains:
+    """The fold of chat.pools: of each pool and engine, the last word counts."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[str, str | None], PoolDrain] = {}
+        self.on_change: Callable[[], None] = lambda: None
+        """Told after something was taken out of use, or put back."""
+
+    @property
+    def all(self) -> list[PoolDrain]:
+        """Everything that is out of use now, by pool and engine."""
+        out = [event for event in self._last.values() if event.drained]
+        return sorted(out, key=lambda event: (event.pool, event.engine or ""))
+
+    @property
+    def pools(self) -> frozenset[str]:
+        """Pools that get no new turns."""
+        return frozenset(event.pool for event in self._last.values() if event.drained and event.engine is None)
+
+    def engines(self, pool: str) -> frozenset[str]:
+        """Addresses of a pool's engines that get no new runs."""
+        return frozenset(e.engine for e in self._last.values() if e.drained and e.pool == pool and e.engine is not None)
+
+    def handle(self, record: Record) -> None:
+        """One record of the topic, in order."""
+        try:
+            event = _drain(record.value)
+        except BadRecord as error:
+            unreadable(record, error)
+            return
+        self._last[event.pool, event.engine] = event
+        self.on_change()
+
+    async def follow(self, follower: Follower) -> None:
+        """Read what is there, then go on with what comes.
+
+        Raises:
+            ParleyError: log_unavailable.
+        """
+        begin, end = (await follower.bounds([WHERE]))[WHERE]
+        follower.follow(WHERE.topic, WHERE.partition, begin, self.handle)
+        if end > begin:
+            await follower.reached(WHERE.topic, WHERE.partition, end - 1)
