@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -116,3 +117,9 @@ def test_every_alert_has_a_runbook_that_names_it(rule: dict[str, dict[str, str]]
     assert f"`{alert}`" in index
     assert f"({page.name})" in index
     assert rule["labels"]["severity"] in ("page", "ticket")
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda page: page.name)
+def test_every_metric_that_a_page_names_exists(page: Path) -> None:
+    known = {*OURS, *(family.name for family in families())}
+    assert set(re.findall(r"\b(?:parley_|vllm:)\w+\b(?!\*)", page.read_text())) <= known
