@@ -82,22 +82,19 @@ def export(
     With --as-fixture: what happened to a conversation or a turn over all topics as a small fixture, ids changed and
     letters replaced, and a pytest that replays it in memory.
     """
-    if as_fixture:
-        test = _run(lambda settings: _fixture(settings, out, show_content, archive, _wanted(**bounds)))
-        click.echo(f"pytest {test}")
-        return
 
-    async def work(settings: Settings) -> Manifest | None:
+    async def work(settings: Settings) -> str | None:
+        if as_fixture:
+            wanted = _wanted(**bounds)
+            test = await _fixture(settings, out, show_content, archive, wanted) if yes else None
+            return f"pytest {test}" if test else None
         slice_ = await _resolved(settings, topic, archive, bounds)
         if not yes:
             return None
-        return await export_slice(settings, slice_, out, archive=archive, content=show_content)
+        manifest = await export_slice(settings, slice_, out, archive=archive, content=show_content)
+        return f"{manifest.counts['taken']:,} records in {out}"
 
-    done = _run(work)
-    if done is None:
-        click.echo("nothing was written: --yes writes")
-    else:
-        click.echo(f"{done.counts['taken']:,} records in {out}")
+    click.echo(_run(work) or "nothing was written: --yes writes")
 
 
 @replay.command("run")

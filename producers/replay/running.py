@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from typing import TypeAlias
 from uuid import UUID
@@ -16,7 +17,6 @@ from parley.errors import ParleyError
 from parley.log.spans import Source, open_spans
 from parley.settings import Settings
 from parley.timeline.audit import operator, record_reading
-from producers.replay import answering, moderating, replanning
 from producers.replay.manifest import Input, Manifest, Output
 from producers.replay.page import page
 from producers.replay.prompts import Prompts, read_prompts
@@ -26,11 +26,12 @@ from producers.replay.slices import Slice
 from producers.replay.stage import Stage, clean
 
 StageRun: TypeAlias = Callable[[Stage, Source, Manifest, Prompts], Awaitable[Report]]
-STAGES: dict[str, StageRun] = {
-    "moderation": moderating.replay,
-    "orchestrator": replanning.replay,
-    "worker": answering.replay,
+STAGES = {
+    "moderation": "producers.replay.moderating",
+    "orchestrator": "producers.replay.replanning",
+    "worker": "producers.replay.answering",
 }
+"""Modules whose `replay` runs a stage: imported when it is, since each loads a whole role."""
 REPORT, PAGE = "report.json", "report.html"
 
 
@@ -103,7 +104,8 @@ async def run(
         manifest = manifest.model_copy(update={"counts": {"taken": len(prompts.taken), **prompts.passed_over}})
         tell(f"{len(prompts.taken):,} prompts, {sum(prompts.passed_over.values()):,} records passed over")
         stage = Stage(settings, spans, Shadow(manifest.id), tell)
-        report = await STAGES[manifest.stage](stage, past, manifest, prompts)
+        replay: StageRun = import_module(STAGES[manifest.stage]).replay
+        report = await replay(stage, past, manifest, prompts)
     written = write(report, folder)
     if not keep:
         await clean(settings.kafka, Shadow(manifest.id))
