@@ -13,7 +13,9 @@ import asyncio
 import struct
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
 from uuid import UUID
 
 from cassandra.query import UNSET_VALUE, PreparedStatement
@@ -71,6 +73,12 @@ def epoch_bytes(epoch: Epoch) -> bytes:
 
 SENT = epoch_bytes(NO_EPOCH)
 """The epoch of what a user sent: it is the same in every run."""
+
+
+def sent(response: str) -> bytes:
+    """Where the items of a response's user are kept: a void start under a number that was given twice must not
+    overwrite those of the turn that stands."""
+    return SENT + blake2b(response.encode(), digest_size=8).digest()
 
 
 class MessageStore:
@@ -169,7 +177,7 @@ class MessageStore:
             BadRecord: a value of it fits no column.
         """
         with _storable():
-            await self._write(event, event.items, SENT, offset, appended)
+            await self._write(event, event.items, sent(event.response), offset, appended)
 
     async def write_ended(self, event: TurnEnded, *, offset: int, appended: Millis) -> None:
         """Keep a TurnEnded that stands at `offset` of its partition of chat.turns.
@@ -265,9 +273,11 @@ def _fold(records: list[Row]) -> Standing:
 def _turn(fold: Standing, said: list[Row]) -> StoredTurn:
     """The turn with the items of its user and those of its standing end. An end without an epoch never ran."""
     end = epoch_bytes(fold.ended.epoch) if fold.ended else SENT
-    items = tuple(_item(row) for row in said if row.epoch == SENT)
+    mine = fold.turn((), ())
+    asked = sent(mine.response)
+    items = tuple(_item(row) for row in said if row.epoch == asked)
     output = tuple(_item(row) for row in said if row.epoch == end != SENT)
-    return fold.turn(items, output)
+    return replace(mine, items=items, output=output)
 
 
 @contextmanager

@@ -137,6 +137,16 @@ async def test_a_late_start_does_not_reopen_an_ended_turn(store: MessageStore) -
     assert [item.text for item in turn.output] == ["answer 1"]
 
 
+async def test_a_start_under_a_number_that_is_taken_overwrites_nothing(store: MessageStore) -> None:
+    """Promise 10. An orchestrator that was stopped wakes up late, and gives the number that its successor has given."""
+    chat = Chat()
+    late = Chat(chat.user, chat.session).started(1, text="late")
+    assert late.response != chat.response(1)
+    await keep(store, chat.started(1), late, chat.ended(1))
+    [turn] = await store.turns(chat.session, limit=10)
+    assert (turn.response, [item.text for item in turn.items]) == (chat.response(1), ["question 1"])
+
+
 async def test_a_turn_that_expired_before_it_ran_has_an_end_without_an_epoch(store: MessageStore) -> None:
     chat = Chat()
     await keep(store, chat.started(1, pool=None, why="expired"), chat.ended(1, epoch=NO_EPOCH, status="expired"))
