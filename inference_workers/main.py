@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from inference_workers.admission import Admission
 from inference_workers.engine.client import EngineClient
 from inference_workers.engine.pool import Engines
-from inference_workers.metrics import watch_admission
+from inference_workers.metrics import watch_engine
 from inference_workers.tools import Tools
 from inference_workers.worker import Worker
 from parley import stages
@@ -69,7 +69,7 @@ async def equipped(settings: Settings, pool_name: str, engine_number: int = 0) -
         Policy.load(settings.moderation.policy),
         load_tokenizer(pool.tokenizer, settings.tokenizers_dir),
     )
-    watch_admission(pool.model, pool.name, tools.admission)
+    watch_engine(pool.model, pool.name, tools.admission, lambda: tools.engines.own.drained)
     stages.expect(pool.name)
     follower = Follower(settings.kafka, f"{name}-side")
     await asyncio.gather(tools.producer.start(), tools.tokens.start(), follower.start())

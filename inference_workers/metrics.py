@@ -8,6 +8,7 @@ included, to what the engine says.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 
@@ -28,6 +29,7 @@ STALLED = Gauge(
 STALLS = Counter("parley_stalls", "Handlers that did not get on and were begun anew", ["topic"])
 
 SLOTS = Gauge("parley_engine_slots", "Runs that the engine may hold at once for this worker", ["pool"])
+DRAINED = Gauge("parley_engine_drained", "1: an operator drains the worker's engine, it gets no new runs", ["pool"])
 
 _MODEL = ("model_name", "pool", "tier")
 RUNNING = Gauge("vllm:num_requests_running", "Turns that have a slot of the engine", ["model_name", "pool"])
@@ -94,8 +96,9 @@ def kind(model: str, pool: str, tier: Tier) -> Kind:
     return Kind(ENGINE_GAP.labels(*engine), engine, ("chat", model, pool, tier))
 
 
-def watch_admission(model: str, pool: str, admission: Admission) -> None:
-    """Tell of the slots of a worker's engine, read at each scrape."""
+def watch_engine(model: str, pool: str, admission: Admission, drained: Callable[[], bool]) -> None:
+    """Tell of a worker's engine and its slots, read at each scrape."""
+    DRAINED.labels(pool).set_function(drained)
     SLOTS.labels(pool).set_function(lambda: admission.slots)
     RUNNING.labels(model, pool).set_function(lambda: admission.running)
     for tier in TIERS:
