@@ -89,6 +89,13 @@ class Manifest(_Value):
     """Records: in the slice, taken, passed over and why."""
     outputs: tuple[Output, ...] = ()
 
+    @property
+    def fingerprint(self) -> str:
+        """Of what decides how it comes out, beside the slice: two that share a name must share this."""
+        told = [self.stage, *sorted(f"{name} {given.sha256}" for name, given in self.inputs.items())]
+        told += sorted(f"{name} {value}" for name, value in self.options.items())
+        return hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]
+
     def save(self, folder: Path) -> None:
         """Write it whole, or leave the one that was there."""
         folder.mkdir(parents=True, exist_ok=True)

@@ -103,7 +103,7 @@ async def run(
         prompts = await read_prompts(past, manifest.slice)
         manifest = manifest.model_copy(update={"counts": {"taken": len(prompts.taken), **prompts.passed_over}})
         tell(f"{len(prompts.taken):,} prompts, {sum(prompts.passed_over.values()):,} records passed over")
-        stage = Stage(settings, spans, Shadow(manifest.id), tell)
+        stage = Stage(settings, spans, Shadow(manifest.id), manifest.fingerprint, tell)
         replay: StageRun = import_module(STAGES[manifest.stage]).replay
         report = await replay(stage, past, manifest, prompts)
     written = write(report, folder)

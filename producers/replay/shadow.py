@@ -19,7 +19,9 @@ from schemas.wire import REPLAY_HEADER, BadRecord, Headers, header
 PREFIX = "replay."
 SOURCE_HEADER = "x-replay-source"
 """On all that a replay writes: the live record that it comes from, as chat.prompts-3@120."""
-_MARKS = frozenset({REPLAY_HEADER, SOURCE_HEADER})
+INPUTS_HEADER = "x-replay-inputs"
+"""On what a role is fed: the fingerprint of the policy, model or pool that it is fed for."""
+_MARKS = frozenset({REPLAY_HEADER, SOURCE_HEADER, INPUTS_HEADER})
 _HOPS = frozenset({"traceparent", "tracestate", "baggage"})
 """Headers of a hop: they would tie what a replay does to what happened then."""
 

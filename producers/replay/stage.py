@@ -17,14 +17,14 @@ from parley.log.producer import Producer
 from parley.log.ranges import Record
 from parley.log.spans import Span, Spans
 from parley.settings import KafkaSettings, Settings
-from producers.replay.shadow import PREFIX, SOURCE_HEADER, Shadow
+from producers.replay.shadow import INPUTS_HEADER, PREFIX, SOURCE_HEADER, Shadow
 from schemas.wire import Headers, header
 
 BATCH = 500
 """Records that may be unacknowledged while feeding."""
 TICK_S = 0.02
-PATIENCE_S = 60.0
-"""A role that ends no record for so long is stuck."""
+PATIENCE_S = 300.0
+"""A role that ends no record for so long is stuck; the longest answer takes two minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,8 @@ class Stage:
     settings: Settings
     spans: Spans
     shadow: Shadow
+    fingerprint: str
+    """The manifest's."""
     tell: Callable[[str], None]
     """Given one line of progress."""
 
@@ -86,7 +88,7 @@ class Stage:
         What they hold already is not fed again: an attempt that was killed goes on, and one that was done is done.
 
         Raises:
-            ParleyError: log_unavailable; internal: the role stands still.
+            ParleyError: log_unavailable; internal: the role stands still; invalid_request: it was fed for other inputs.
             Exception: whatever the group failed with.
         """
         there = await self._fed(topics)
@@ -95,7 +97,7 @@ class Stage:
             self.tell(f"{len(there):,} records were fed before, {len(left):,} are left")
         running = asyncio.create_task(group.run(), name=group.name)
         try:
-            await feed(producer, left, rate)
+            await feed(producer, left, rate, ((INPUTS_HEADER, self.fingerprint.encode()),))
             wholes = [await self._whole(name) for name in topics]
             await until_ended(group, running, {where: end for each in wholes for where, (_, end) in each.items()})
         finally:
@@ -108,20 +110,28 @@ class Stage:
         return await self.spans.bounds(TopicPartition(own, partition) for partition in range(count))
 
     async def _fed(self, topics: Iterable[str]) -> set[str]:
-        """The sources of what is there."""
+        """The sources of what is there.
+
+        Raises:
+            ParleyError: invalid_request: a replay of this name was fed for something else.
+        """
         found: set[str] = set()
 
         def take(record: Record) -> None:
-            if self.shadow.owns(tuple(record.headers)):
-                found.add(header(record.headers, SOURCE_HEADER) or "")
+            if not self.shadow.owns(tuple(record.headers)):
+                return
+            if header(record.headers, INPUTS_HEADER) != self.fingerprint:
+                why = "was made with other inputs: choose another --id, or clean it first"
+                raise ParleyError("invalid_request", f"replay {self.shadow.id} {why}")
+            found.add(header(record.headers, SOURCE_HEADER) or "")
 
         for name in topics:
             await self.read(name, take)
         return found
 
 
-async def feed(producer: Producer, records: Iterable[Fed], rate: float) -> int:
-    """Write records to the replay's own topics, `rate` a second at most; gives how many.
+async def feed(producer: Producer, records: Iterable[Fed], rate: float, marks: Headers = ()) -> int:
+    """Write records to the replay's own topics, `rate` a second at most, with these headers too; gives how many.
 
     Raises:
         ParleyError: log_unavailable: how many have landed is not known; the topic tells.
@@ -133,7 +143,7 @@ async def feed(producer: Producer, records: Iterable[Fed], rate: float) -> int:
         ahead = began + count / rate - loop.time()
         if ahead > TICK_S:
             await asyncio.sleep(ahead)
-        about = (*record.headers, (SOURCE_HEADER, record.source.encode()))
+        about = (*record.headers, (SOURCE_HEADER, record.source.encode()), *marks)
         posted = await producer.post(
             record.topic, record.value, key=record.key, partition=record.partition, headers=about
         )
@@ -152,7 +162,7 @@ async def until_ended(group: Group, running: asyncio.Task[None], ends: dict[Topi
     """Until the group's role has ended every record before these offsets. It is then told to stop, and waited for.
 
     Raises:
-        ParleyError: internal: it stands still, or ends nothing for a minute.
+        ParleyError: internal: it stands still, or ends nothing for minutes.
         Exception: whatever the group failed with.
     """
     loop = asyncio.get_running_loop()

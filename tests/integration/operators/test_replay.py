@@ -283,6 +283,10 @@ class TestModerationInShadow:
         assert await talk.ranges.end_offset(own, talk.partition) == 100
         assert await talk.ranges.end_offset(f"{PREFIX}{name}.{VERDICTS}", talk.partition) == 100
         assert await live_ends(talk) == before
+
+        other = ("--stage", "moderation", "--id", name, "--out", str(tmp_path / "c"))  # under the live policy
+        refused = await talk.command(replay, "run", "--session", str(talk.session), *other, "--yes")
+        assert (refused.exit_code, "was made with other inputs" in refused.output) == (1, True)
         await talk.command(replay, "clean", name)
 
     async def test_what_brokers_have_forgotten_comes_from_an_archive(
