@@ -65,8 +65,9 @@ async def replay(stage: Stage, past: Source, manifest: Manifest, prompts: Prompt
     topics = [settings.topics.inference_topic(pool.name, tier) for tier in TIERS]
     await stage.make([*topics, TOKENS, TURNS, VERDICTS, CONTROL, DLQ])
     records = [_fed(settings, prompts.taken[response], request, pool) for response, request in requests.items()]
+    left = await stage.left(records, topics)
     async with _working(settings, stage.shadow, pool, guard) as (producer, group):
-        await stage.play(group, producer, records, topics, manifest.rate)
+        await stage.play(group, producer, left, topics, manifest.rate)
     after: dict[str, Answered] = {}
     await stage.read(TURNS, lambda record: _take_end(record, after))
     before: dict[str, Answered] = {}
@@ -78,7 +79,7 @@ def pool_of(settings: Settings, manifest: Manifest, requests: Mapping[str, Infer
     """The pool that answers: the one that is asked for, else the one that all turns had.
 
     Raises:
-        ParleyError: invalid_request.
+        ParleyError: invalid_request: there is none such, or no engine of it is known.
     """
     name = manifest.options.get("pool")
     pools = sorted({name} if name else {request.pool for request in requests.values()})
@@ -87,6 +88,10 @@ def pool_of(settings: Settings, manifest: Manifest, requests: Mapping[str, Infer
     pool = settings.topics.pools.get(pools[0])
     if pool is None:
         raise ParleyError("invalid_request", f"there is no pool {pools[0]}: {', '.join(settings.topics.pools)}")
+    try:
+        settings.engine_addresses(pool.name, 0)
+    except ValueError as error:
+        raise ParleyError("invalid_request", str(error)) from None
     return pool.model_copy(update={"slots": min(pool.slots, SLOTS)})
 
 
@@ -167,10 +172,6 @@ async def _working(
 ) -> AsyncIterator[tuple[ShadowProducer, Group]]:
     """The production worker with its ports swapped, as a member of the replay's own group, to be run."""
     kafka = settings.kafka
-    try:
-        engines = engines_of(settings, pool, 0)
-    except ValueError as error:
-        raise ParleyError("invalid_request", str(error)) from None
     policy, classifier = guard
     producer = ShadowProducer(kafka, shadow)
     tools = Tools(
@@ -179,7 +180,7 @@ async def _working(
         producer,
         ShadowProducer(kafka, shadow, linger_ms=kafka.token_linger_ms),
         ShadowRanges(kafka, shadow),
-        engines,
+        engines_of(settings, pool, 0),
         Admission(pool.slots),
         classifier,
         policy,

@@ -285,7 +285,7 @@ def _run(work: Callable[[Settings], Coroutine[Any, Any, T_]]) -> T_:
         raise click.ClickException(f"settings: {error}") from None
     except ParleyError as error:
         raise click.ClickException(error.message) from None
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         raise click.ClickException(str(error)) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None

@@ -63,12 +63,13 @@ async def judge(stage: Stage, manifest: Manifest, prompts: Prompts) -> dict[str,
     shadow, settings = stage.shadow, patient(stage.settings)
     policy, classifier = equipped(manifest.inputs["policy"].check(), manifest.inputs["model"].check())
     await stage.make([PROMPTS, VERDICTS])
+    left = await stage.left(map(_fed, prompts.taken.values()), [PROMPTS])
     producer = ShadowProducer(settings.kafka, shadow)
     await producer.start()
     role = ShadowRole(Moderation(settings, producer, classifier, policy), shadow)
     group = Group(settings, shadow.name(GROUP), [shadow.name(PROMPTS)], role, Health())
     try:
-        await stage.play(group, producer, map(_fed, prompts.taken.values()), [PROMPTS], manifest.rate)
+        await stage.play(group, producer, left, [PROMPTS], manifest.rate)
     finally:
         await producer.stop()
     found: dict[str, Judged] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -80,21 +80,27 @@ class Stage:
         """
         await self.spans.read(await self._whole(name), take)
 
-    async def play(
-        self, group: Group, producer: Producer, records: Iterable[Fed], topics: Sequence[str], rate: float
-    ) -> None:
-        """Feed a role, run by its group, with records for these topics, until it has ended all that they hold.
-
-        What they hold already is not fed again: an attempt that was killed goes on, and one that was done is done.
+    async def left(self, records: Iterable[Fed], topics: Iterable[str]) -> list[Fed]:
+        """Those that are not in these topics yet: an attempt that was killed goes on, and one that was done is done.
 
         Raises:
-            ParleyError: log_unavailable; internal: the role stands still; invalid_request: it was fed for other inputs.
-            Exception: whatever the group failed with.
+            ParleyError: log_unavailable; invalid_request: a replay of this name was fed for other inputs.
         """
         there = await self._fed(topics)
         left = [record for record in records if record.source not in there]
         if there:
             self.tell(f"{len(there):,} records were fed before, {len(left):,} are left")
+        return left
+
+    async def play(
+        self, group: Group, producer: Producer, left: Iterable[Fed], topics: Iterable[str], rate: float
+    ) -> None:
+        """Feed a role, run by its group, with records for these topics, until it has ended all that they hold.
+
+        Raises:
+            ParleyError: log_unavailable; internal: the role stands still.
+            Exception: whatever the group failed with.
+        """
         running = asyncio.create_task(group.run(), name=group.name)
         try:
             await feed(producer, left, rate, ((INPUTS_HEADER, self.fingerprint.encode()),))
@@ -110,11 +116,7 @@ class Stage:
         return await self.spans.bounds(TopicPartition(own, partition) for partition in range(count))
 
     async def _fed(self, topics: Iterable[str]) -> set[str]:
-        """The sources of what is there.
-
-        Raises:
-            ParleyError: invalid_request: a replay of this name was fed for something else.
-        """
+        """The sources of what is there."""
         found: set[str] = set()
 
         def take(record: Record) -> None:

@@ -357,6 +357,7 @@ class TestFromIncidentToTest:
         assert "soup" not in fixture.read_text()
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(test)),
+            env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
             stdout=asyncio.subprocess.PIPE,
         )
         output, _ = await process.communicate()
