@@ -87,10 +87,17 @@ async def working(settings: Settings, tools: Tools, follower: Follower, health: 
     topics = [settings.topics.inference_topic(tools.pool.name, tier) for tier in TIERS]
     group = Group(settings, f"worker-{tools.pool.name}", topics, worker, health)
     follower.on_failure = group.fail
+
+    def ended(task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            group.fail(error)
+
     drains = Drains()
     drains.on_change = lambda: tools.engines.drain(drains.engines(tools.pool.name))
-    await drains.follow(follower)
+    following = asyncio.create_task(drains.follow(settings.kafka, f"{group.name}-drains"), name="drains")
+    following.add_done_callback(ended)
     beside = [
+        following,
         asyncio.create_task(worker.report(settings.instance or group.name), name="report"),
         asyncio.create_task(worker.watch(), name="watch"),
         asyncio.create_task(tools.engines.watch(), name="engines"),

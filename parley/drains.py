@@ -7,6 +7,7 @@ engines, and what runs on it runs on.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from aiokafka import TopicPartition
@@ -14,12 +15,15 @@ from aiokafka import TopicPartition
 from parley.log.dlq import unreadable
 from parley.log.follower import Follower
 from parley.log.ranges import Record
+from parley.settings import KafkaSettings
 from parley.topics import POOLS
 from schemas.operations import PoolDrain
 from schemas.wire import BadRecord, decoder
 
 _drain = decoder(PoolDrain)
 WHERE = TopicPartition(POOLS, 0)
+FETCH_WAIT_MS = 5_000
+"""Operators write seldom; a record ends the wait at once."""
 
 
 class Drains:
@@ -29,6 +33,8 @@ class Drains:
         self._last: dict[tuple[str, str | None], PoolDrain] = {}
         self.on_change: Callable[[], None] = lambda: None
         """Told after something was taken out of use, or put back."""
+        self.known = asyncio.Event()
+        """What was in the topic has been read."""
 
     @property
     def all(self) -> list[PoolDrain]:
@@ -55,13 +61,26 @@ class Drains:
         self._last[event.pool, event.engine] = event
         self.on_change()
 
-    async def follow(self, follower: Follower) -> None:
-        """Read what is there, then go on with what comes.
+    async def follow(self, settings: KafkaSettings, name: str) -> None:
+        """Read what is there, then what comes, until cancelled.
+
+        Over a connection of its own: a broker answers a connection's requests one after the other, and whoever takes
+        partitions over must not wait for a fetch that finds nothing.
 
         Raises:
             ParleyError: log_unavailable.
+            Exception: what ended the following.
         """
-        begin, end = (await follower.bounds([WHERE]))[WHERE]
-        follower.follow(WHERE.topic, WHERE.partition, begin, self.handle)
-        if end > begin:
-            await follower.reached(WHERE.topic, WHERE.partition, end - 1)
+        patient = settings.model_copy(update={"fetch_max_wait_ms": FETCH_WAIT_MS})
+        follower, ended = Follower(patient, name), asyncio.get_running_loop().create_future()
+        follower.on_failure = ended.set_exception
+        await follower.start()
+        try:
+            begin, end = (await follower.bounds([WHERE]))[WHERE]
+            follower.follow(WHERE.topic, WHERE.partition, begin, self.handle)
+            if end > begin:
+                await follower.reached(WHERE.topic, WHERE.partition, end - 1)
+            self.known.set()
+            await ended
+        finally:
+            await follower.stop()

@@ -67,6 +67,7 @@ class Orchestrator:
         for where, begin in begins.items():
             shards[where.partition].follow(begin, needed[where.partition])
         await catch_up(follower, {p: shard.side for p, shard in shards.items()}, oldest, protocol)
+        await self.tools.drains.known.wait()
         for where, (first, end) in state.items():
             if end > first:
                 await follower.reached(where.topic, where.partition, end - 1)
@@ -164,11 +165,14 @@ async def serve(settings: Settings, stop: asyncio.Event) -> None:
         await stop.wait()
         group.stop()
 
-    beside = [asyncio.create_task(role.forget(), name="forget"), asyncio.create_task(stopping(), name="stop")]
+    beside = [
+        asyncio.create_task(role.forget(), name="forget"),
+        asyncio.create_task(stopping(), name="stop"),
+        asyncio.create_task(drains.follow(settings.kafka, f"{settings.instance or GROUP}-drains"), name="drains"),
+    ]
     for task in beside:
         task.add_done_callback(ended)
     try:
-        await drains.follow(follower)
         await group.run()
     finally:
         for task in beside:
