@@ -17,7 +17,6 @@ from collections.abc import Iterable
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import IllegalGenerationError, KafkaError, RebalanceInProgressError, UnknownMemberIdError
 from aiokafka.structs import OffsetAndMetadata
-from prometheus_client import Gauge
 
 from parley.errors import ParleyError
 from parley.health import Health
@@ -43,10 +42,6 @@ LEAVE_S = 5.0
 """How long leaving the group may take."""
 LOST_S = 0.1
 """The same for a process that can't go on: every moment more is one in which nobody has its partitions."""
-
-STILL = Gauge(
-    "parley_partitions_still", "Partitions that stand still: too many of their records can't be used.", ("group",)
-)
 
 
 class MemberLost(Exception):
@@ -195,7 +190,6 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]
             error,
         )
         self.health.trouble(where, f"{where} stands still: too many of its records can't be used")
-        STILL.labels(self.name).inc()
 
     def _resume(self, below: int) -> None:
         for where, held in self.held.items():
@@ -242,7 +236,6 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]
         held.cancel()
         if held.still:
             self.health.trouble(f"{where.topic}-{where.partition}", "")
-            STILL.labels(self.name).dec()
         self._role.drop(held)
 
     async def _open_gates(self, assigned: set[TopicPartition], mine: int) -> None:
