@@ -42,7 +42,13 @@ class Tools:
         Raises:
             ParleyError: log_unavailable: it may land later.
         """
-        about = headers(ended.type, response=ended.response, session=ended.session.hex, dispatch=ended.dispatch)
+        about = headers(
+            ended.type,
+            response=ended.response,
+            session=ended.session.hex,
+            dispatch=ended.dispatch,
+            traceparent=ended.traceparent,
+        )
         key = session_key(ended.session.hex)
         await self.producer.send(TURNS, encode(ended), key=key, partition=partition, headers=about)
 

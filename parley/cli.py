@@ -111,6 +111,17 @@ def history(store: str) -> None:
 
 
 @main.command()
+@click.option("--since", default=15.0, show_default=True, help="Minutes: turns that ended earlier are left out.")
+def traces(since: float) -> None:
+    """Send a trace of each turn that ends to a collector (OTEL_EXPORTER_OTLP_ENDPOINT)."""
+    try:
+        from consumers.traces.main import run
+    except ModuleNotFoundError as missing:
+        raise click.ClickException(f"{missing.name} is not installed: `pip install parley-chat[otel]`") from None
+    _serve("traces", lambda settings: run(settings, int(since * 60_000)))
+
+
+@main.command()
 def up() -> None:
     """Start everything on this machine; Ctrl-C ends it."""
     import asyncio

@@ -85,6 +85,7 @@ def _about(of: TurnStarted | InferenceRequest) -> dict[str, Any]:
         "model": of.model,
         "pool": of.pool,
         "accepted_at": of.timings.accepted or 0 if isinstance(of, InferenceRequest) else of.accepted_at,
+        "traceparent": of.traceparent,
         "listed": of.listed,
         "store": of.store,
         "code": __version__,

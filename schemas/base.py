@@ -25,6 +25,9 @@ Dispatch = tuple[int, int]
 Epoch = tuple[int, int, int, int]
 """(dispatch takeover, dispatch count, takeover of the writer, run): orders the runs of one turn."""
 
+Traceparent = Annotated[str, Field(pattern=r"^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$")]
+"""The trace that a client's request is part of, and the span that asked (W3C Trace Context, version 00)."""
+
 NO_EPOCH: Epoch = (0, 0, 0, 0)
 """The epoch of an end that has no fence: the turn never ran."""
 

@@ -20,6 +20,7 @@ from schemas.base import (
     SessionId,
     Tier,
     Timings,
+    Traceparent,
     UserId,
 )
 
@@ -54,6 +55,7 @@ class PromptAccepted(Event):
     """Hash of the request body that came with the key, hex."""
     echo: JsonObject = Field(default_factory=dict)
     """The request's fields that the public response repeats."""
+    traceparent: Traceparent | None = None
 
     def input_texts(self) -> list[str]:
         """What input moderation scores: messages, those put in the assistant's mouth too, and instructions."""
@@ -124,3 +126,4 @@ class InferenceRequest(Event):
     listed: bool = True
     store: bool = True
     timings: Timings
+    traceparent: Traceparent | None = None

@@ -20,6 +20,7 @@ from schemas.base import (
     SessionId,
     Tier,
     Timings,
+    Traceparent,
     Usage,
     UserId,
 )
@@ -62,6 +63,7 @@ class TurnStarted(Event):
     dropped_turns: int = 0
     """Turns of the path that did not fit the context window."""
     accepted_at: Millis
+    traceparent: Traceparent | None = None
 
 
 class TurnEnded(Event):
@@ -104,6 +106,7 @@ class TurnEnded(Event):
     ended_at: Millis
     listed: bool = True
     store: bool = True
+    traceparent: Traceparent | None = None
 
 
 class SessionChanged(Event):

@@ -90,6 +90,7 @@ def headers(
     route: Route | None = None,
     deadline: int | None = None,
     dispatch: tuple[int, int] | None = None,
+    traceparent: str | None = None,
     more: Iterable[tuple[str, bytes]] = (),
 ) -> Headers:
     """Headers of a record that belongs to a turn: enough to end the turn when the body is unreadable."""
@@ -104,6 +105,8 @@ def headers(
         pairs.append(("deadline", b"%d" % deadline))
     if dispatch is not None:
         pairs.append(("dispatch", b"%d.%d" % dispatch))
+    if traceparent is not None:
+        pairs.append(("traceparent", traceparent.encode()))
     return (*pairs, *more)
 
 

@@ -84,6 +84,7 @@ def started(
         prompt_tokens=context.prompt_tokens if context else 0,
         dropped_turns=context.dropped_turns if context else 0,
         accepted_at=event.accepted_at,
+        traceparent=event.traceparent,
     )
 
 
@@ -174,4 +175,5 @@ def request(
         listed=decision.listed,
         store=decision.store,
         timings=Timings(accepted=decision.accepted_at, opened=seen, dispatched=now),
+        traceparent=decision.traceparent,
     )

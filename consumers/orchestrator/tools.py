@@ -41,7 +41,13 @@ class Tools:
         Raises:
             ParleyError: log_unavailable: it may land later.
         """
-        about = headers(event.type, response=event.response, session=event.session.hex, dispatch=event.dispatch)
+        about = headers(
+            event.type,
+            response=event.response,
+            session=event.session.hex,
+            dispatch=event.dispatch,
+            traceparent=event.traceparent,
+        )
         key = session_key(event.session.hex)
         return await self.producer.send(TURNS, encode(event), key=key, partition=partition, headers=about)
 
@@ -88,6 +94,7 @@ class Tools:
                 route=request.route,
                 deadline=request.deadline,
                 dispatch=request.dispatch,
+                traceparent=request.traceparent,
                 more=() if place is None else ((STARTED_HEADER, b"%d" % place),),
             ),
         )

@@ -27,6 +27,7 @@ GROUPS: dict[str, tuple[str, bool]] = {
     "worker": ("worker-", True),
     "history": ("history-", True),
     "usage": ("parley-usage", False),
+    "traces": ("traces", False),
 }
 """Role to the group that it joins, and whether that is a prefix: a worker's ends with its pool, history's with its
 store. Edges join none: each reads all that it needs."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 import orjson
@@ -26,6 +27,7 @@ from schemas.wire import encode
 
 CHARACTERS_PER_TOKEN = 8
 """No text of a language has more characters a token than this on average: beyond it, a prompt can't fit."""
+TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 RECORD_MARGIN = 65_536
 """Bytes of a produce request that are not the record's value."""
 
@@ -40,6 +42,8 @@ class Author:
 
     user: UUID
     tier: Tier
+    trace: str | None = None
+    """The traceparent that came with the request, or when its socket was opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,11 @@ class Idempotency:
 
     key_hash: str
     body_hash: str
+
+
+def traced(author: Author, traceparent: str | None) -> Author:
+    """The author with the trace that a request is part of. What is no traceparent of version 00 is left out."""
+    return replace(author, trace=traceparent if traceparent and TRACEPARENT.fullmatch(traceparent) else None)
 
 
 def check_key(key: str) -> str:
@@ -205,6 +214,7 @@ def accept(
         route=route,
         key_hash=idempotent.key_hash if idempotent else None,
         body_hash=idempotent.body_hash if idempotent else None,
+        traceparent=author.trace,
         echo=echo_of(request, pool) | {OUTPUT_ITEM: ids.message_id(response, len(items))},
     )
     if len(encode(prompt)) > max_record - RECORD_MARGIN:

@@ -13,7 +13,7 @@ from starlette.datastructures import Headers
 from starlette.types import Scope, Send
 
 from parley.errors import ParleyError
-from producers.edge.acceptance import Author
+from producers.edge.acceptance import Author, traced
 from producers.edge.problems import envelope, headers
 from producers.edge.service import Edge
 
@@ -36,7 +36,7 @@ async def admit(edge: Edge, scope: Scope) -> tuple[Author, str | None]:
     offered: list[str] = scope.get("subprotocols") or []
     key = next((name[len(KEY_SUBPROTOCOL) :] for name in offered if name.startswith(KEY_SUBPROTOCOL)), None)
     author = await (edge.author(key) if key is not None else edge.authenticate(sent.get("authorization")))
-    return author, SUBPROTOCOL if SUBPROTOCOL in offered else None
+    return traced(author, sent.get("traceparent")), SUBPROTOCOL if SUBPROTOCOL in offered else None
 
 
 def check_origin(origin: str | None, host: str | None, allowed: tuple[str, ...]) -> None:

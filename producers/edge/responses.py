@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 
 from parley.errors import ParleyError
 from producers.edge import metrics
-from producers.edge.acceptance import Author, check_key
+from producers.edge.acceptance import Author, check_key, traced
 from producers.edge.feeds import Cursor
 from producers.edge.problems import parse, parse_json
 from producers.edge.resource import Json
@@ -55,6 +55,7 @@ async def create(request: Request) -> ASGIApp:
     """POST /v1/responses."""
     edge: Edge = request.app.state.edge
     author = await edge.authenticate(request.headers.get("authorization"))
+    author = traced(author, request.headers.get("traceparent"))
     body = await read_body(request, edge)
     if edge.draining:
         raise ParleyError("shutting_down", "This server is shutting down; try again.")

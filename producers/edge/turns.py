@@ -169,6 +169,7 @@ class Turns:
                 session=prompt.session.hex,
                 route=prompt.route,
                 deadline=prompt.accepted_at + int(self._settings.protocol.max_turn_age_s * 1000),
+                traceparent=prompt.traceparent,
                 more=(("user", prompt.user.hex.encode()),),  # whoever can't read the prompt ends its turn
             ),
         )

@@ -130,6 +130,20 @@ async def test_a_turn_that_was_killed_in_the_middle_tells_its_whole_story(system
     assert "".join(e["event"]["text"] for e in shown if e["type"] == "delta" and not e["void"]) == heard.text
 
 
+async def test_a_clients_trace_is_carried_by_every_record_that_makes_the_turn(
+    system: System, client: httpx.AsyncClient
+) -> None:
+    sent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    body = {"model": "synthetic", "input": "hello", "max_output_tokens": 16}
+    response = (await client.post("/v1/responses", json=body, headers={"traceparent": sent})).json()["id"]
+    carried = {
+        entry["type"]: entry["event"]["traceparent"]
+        for entry in await timeline(system, response)
+        if entry["event"] and "traceparent" in entry["event"]
+    }
+    assert carried == dict.fromkeys(("prompt.accepted", "turn.started", "inference.request", "turn.ended"), sent)
+
+
 async def test_a_drained_pool_gets_no_new_turns_until_it_is_put_back(system: System, client: httpx.AsyncClient) -> None:
     """Also an orchestrator that starts later knows of it; what runs when the pool is drained is answered to its end."""
 

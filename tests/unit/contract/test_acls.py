@@ -28,11 +28,12 @@ CODE = {
     "worker": ("inference_workers",),
     "history": ("consumers/history",),
     "usage": ("consumers/usage",),
+    "traces": ("consumers/traces",),
 }
 """Where each role's own code is."""
 SHARED = {
     "parley/side_inputs.py": {"orchestrator", "worker"},
-    "parley/log/views.py": {"history"},
+    "parley/log/views.py": {"history", "traces"},
     "parley/drains.py": {"orchestrator", "worker"},
 }
 """Code of several roles that names topics: whose it is."""
@@ -82,7 +83,7 @@ def may(role: str, operation: str) -> set[str]:
     return {acl.name for acl in ACLS if acl.role == role and acl.resource == "topic" and operation in acl.operations}
 
 
-COUNTED = {("worker", CAPACITY), ("orchestrator", DLQ), ("worker", DLQ), ("usage", DLQ), ("history", DLQ)}
+COUNTED = {("worker", CAPACITY), *((role, DLQ) for role in ("orchestrator", "worker", "usage", "history", "traces"))}
 """Topics that are named beside a send to know how many partitions they have."""
 
 
