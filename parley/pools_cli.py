@@ -94,12 +94,12 @@ def status(json_wanted: bool) -> None:
     for event in state.drains:
         age_s = max(0, now_ms() - event.at) // 1000
         click.echo(f"drained  {_place(event.pool, event.engine)} by {event.who}, {age_s} s ago")
+    pools = {event.pool for event in state.drains if event.engine is None}
     for one in state.workers:
+        word = "drained" if one.drained or one.pool in pools else "in use"
         where = f"{one.pool}: {one.worker}" + (f" at {one.engine}" if one.engine else "")
         waiting = ", ".join(f"{one.queued.get(tier, 0)} {tier} queued" for tier in TIERS)
-        click.echo(
-            f"{'drained' if one.drained else 'in use':<8} {where}: {one.running} of {one.slots} slots busy, {waiting}"
-        )
+        click.echo(f"{word:<8} {where}: {one.running} of {one.slots} slots busy, {waiting}")
     if not state.workers:
         click.echo("no worker has reported in the last 10 s")
 
