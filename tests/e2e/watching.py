@@ -29,6 +29,15 @@ class Watch:
         assert answer["status"] == "success", f"{query}: {answer}"
         return list(answer["data"]["result"])
 
+    async def until_told(self, query: str, within_s: float = 30.0) -> None:
+        """Wait until the samples of a query are more than nothing in all."""
+        try:
+            async with asyncio.timeout(within_s):
+                while sum(float(sample["value"][1]) for sample in await self.ask(query)) <= 0:
+                    await asyncio.sleep(0.2)
+        except TimeoutError:
+            raise AssertionError(f"nobody tells {query}") from None
+
     async def rules(self) -> list[dict[str, Any]]:
         groups = (await self.http.get("/api/v1/rules")).json()["data"]["groups"]
         return [rule for group in groups for rule in group["rules"]]
