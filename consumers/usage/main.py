@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
 
-from consumers.usage.names import HOURS_CHANGELOG, TURNS_CHANGELOG
+from consumers.usage.names import APP, HOURS_CHANGELOG, TURNS_CHANGELOG
 from consumers.usage.tables import make_app
 from parley.errors import ParleyError
+from parley.health import Health
 from parley.log.admin import connect
+from parley.log.figures import MEMBERS, PartitionFigures
 from parley.log.producer import Producer
 from parley.process import HEALTH, until_stopped
 from parley.settings import Settings
 from parley.topics import DLQ, TURNS
+
+BEAT_S = 1.0
+"""A loop that hangs is seen in /health/live, and by whoever watches the age of its last beat."""
 
 
 async def run(settings: Settings) -> None:
@@ -36,6 +43,7 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:
             started = asyncio.create_task(app.start())
             stopped = asyncio.create_task(stopping.wait())
             crashed = asyncio.create_task(app.wait_until_stopped())
+            beating = asyncio.create_task(_beat())
             try:
                 await asyncio.wait({started, crashed, stopped}, return_when=asyncio.FIRST_COMPLETED)
                 if started.done():
@@ -43,7 +51,7 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:
                 HEALTH.ready()
                 await asyncio.wait({stopped, crashed}, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                for task in (stopped, crashed):
+                for task in (stopped, crashed, beating):
                     task.cancel()
                 if not started.done():
                     started.cancel()
@@ -52,6 +60,28 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:
                 raise app.crash_reason
     finally:
         await producer.stop()
+
+
+@dataclass(eq=False)
+class _Member:
+    """Its membership is Faust's, which does not tell what runs and waits; what is told is that the loop turns."""
+
+    name: str = APP
+    health: Health = HEALTH
+
+    def figures(self) -> Iterable[PartitionFigures]:
+        return ()
+
+
+async def _beat() -> None:
+    member = _Member()
+    MEMBERS.add(member)
+    try:
+        while True:
+            member.health.beat()
+            await asyncio.sleep(BEAT_S)
+    finally:
+        MEMBERS.discard(member)
 
 
 async def _require_topics(settings: Settings) -> None:

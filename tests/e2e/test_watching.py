@@ -79,6 +79,9 @@ async def test_everything_answers_and_a_turn_is_told_in_all_its_stages(system: S
     assert float(slots["value"][1]) == 256
     await watch.until_told('parley_consumer_partitions{group="orchestrator", taking="taking"}')
     await watch.until_told('parley_lag_state{group="orchestrator"} == bool 0')
+    members = {"moderation", "orchestrator", "worker-smol", "history-messages", "history-sessions", "parley-usage"}
+    beats = await watch.ask("parley_consumer_poll_age_seconds < 10")
+    assert members <= {sample["metric"]["group"] for sample in beats}
 
 
 async def test_every_rule_and_every_panel_is_a_question_that_prometheus_can_answer(watch: Watch) -> None:
