@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from aiokafka import TopicPartition
 
+from parley.errors import ParleyError
 from parley.log.dlq import unreadable
 from parley.log.follower import Follower
 from parley.log.ranges import Record
@@ -76,7 +77,7 @@ class Drains:
         follower.on_failure = ended.set_exception
         await follower.start()
         try:
-            begin, end = (await follower.bounds([WHERE]))[WHERE]
+            begin, end = await self._bounds(follower)
             follower.follow(WHERE.topic, WHERE.partition, begin, self.handle)
             if end > begin:
                 await follower.reached(WHERE.topic, WHERE.partition, end - 1)
@@ -84,3 +85,11 @@ class Drains:
             await ended
         finally:
             await follower.stop()
+
+    @staticmethod
+    async def _bounds(follower: Follower) -> tuple[int, int]:
+        try:
+            return (await follower.bounds([WHERE]))[WHERE]
+        except ParleyError as error:
+            hint = "if it does not exist, `parley topics apply` makes it"
+            raise ParleyError(error.kind.code, f"{POOLS} can't be read ({hint}): {error.message}") from error
