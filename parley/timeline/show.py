@@ -15,7 +15,7 @@ from parley.timeline.fold import DEAD_LETTER, UNREADABLE, Entry, Folding
 from parley.timeline.redact import redacted
 from parley.topics import TOKENS
 from schemas.base import Item, Route
-from schemas.operations import ContentRead, PoolStatus
+from schemas.operations import ContentRead, PoolDrain, PoolStatus
 from schemas.prompts import Cancel, InferenceRequest, PromptAccepted, Verdict
 from schemas.routes import Delta, Fence, Opened, Terminal
 from schemas.turns import Feedback, SessionChanged, TurnEnded, TurnStarted
@@ -198,6 +198,9 @@ def about(line: Line) -> str:
             return event.rating
         case ContentRead():
             return f"{event.who} by {event.command}"
+        case PoolDrain():
+            place = f"{event.pool}/{event.engine}" if event.engine else event.pool
+            return f"{place} {'drained' if event.drained else 'in use again'} by {event.who}"
         case PoolStatus():
             return f"{event.worker}: {event.running} of {event.slots} slots busy, {sum(event.queued.values())} queued"
         case _:
