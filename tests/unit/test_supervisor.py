@@ -215,6 +215,7 @@ class TestSpares:
         self, supervisor: Supervisor, screen: Screen, role: RoleSpec
     ) -> None:
         async with kept(supervisor, role):
+            await until(screen.shows("worker | I am worker-0"))
             for times in (1, 2):
                 await until(screen.shows("worker | waiting", times))
                 os.kill(supervisor.running["worker"].pid, signal.SIGKILL)
