@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
 
+from aiokafka import TopicPartition
+
 from parley.errors import ParleyError
 from parley.log.admin import connect, ensure_session_topic
 from parley.log.follower import Follower
@@ -21,8 +23,9 @@ from parley.settings import Settings
 from parley.stores.accounts import Accounts
 from parley.stores.postgres import Pool, borrowed, open_pool
 from parley.stores.sessions import Sessions
-from parley.topics import TURNS
+from parley.topics import CAPACITY, TURNS
 from producers.edge.acceptance import Author
+from producers.edge.crowding import Crowding
 from producers.edge.feeds import Cursor, Feeds, Patience
 from producers.edge.kept import Kept
 from producers.edge.lanes import LaneReader, lanes_of
@@ -171,9 +174,10 @@ async def open_edge(settings: Settings) -> AsyncIterator[Edge]:
 
     placing = Placing(settings.edge.route, topics, lanes, ranges, make_topic)
     follower = Follower(settings.kafka, f"{instance}-live")
+    crowding = Crowding(settings.protocol)
     live = Live(follower, topics.session_partitions, settings.protocol, lambda *ends: turns.expire(*ends))
     reading = Reading(settings, feeds, ranges, placing, kept, live)
-    turns = Turns(settings, producer, feeds, placing, reading)
+    turns = Turns(settings, producer, feeds, placing, reading, crowding)
     async with contextlib.AsyncExitStack() as stack:
         pool = await stack.enter_async_context(open_pool(settings.postgres))
         stack.push_async_callback(kept.close)
@@ -190,6 +194,9 @@ async def open_edge(settings: Settings) -> AsyncIterator[Edge]:
         await follower.start()
         stack.push_async_callback(live.stop)
         await live.start()
+        reports = TopicPartition(CAPACITY, 0)
+        _, end = (await follower.bounds([reports]))[reports]
+        follower.follow(reports.topic, reports.partition, end, crowding.handle)
         stack.push_async_callback(reading.stop)
         edge = Edge(settings, pool, Accounts(pool), Sessions(pool), kept, producer, lanes, placing, feeds, live, turns)
         follower.on_failure = lambda error: setattr(edge, "following", error)

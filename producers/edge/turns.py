@@ -16,6 +16,7 @@ from parley.settings import Settings
 from parley.topics import CONTROL, PROMPTS
 from producers.edge import metrics
 from producers.edge.acceptance import Author, accept, check, idempotency, key_reused, own_response, place
+from producers.edge.crowding import Crowding
 from producers.edge.feeds import Cursor, Feed, Feeds
 from producers.edge.pace import Pace
 from producers.edge.placing import Placing
@@ -32,7 +33,13 @@ class Turns:
     """The turns of this edge's users."""
 
     def __init__(
-        self, settings: Settings, producer: Producer, feeds: Feeds, placing: Placing, reading: Reading
+        self,
+        settings: Settings,
+        producer: Producer,
+        feeds: Feeds,
+        placing: Placing,
+        reading: Reading,
+        crowding: Crowding,
     ) -> None:
         self._settings = settings
         self._topics = settings.topics
@@ -41,6 +48,7 @@ class Turns:
         self._feeds = feeds
         self._placing = placing
         self._reading = reading
+        self._crowding = crowding
 
     async def accept(self, request: CreateResponse, author: Author, key: str | None, body: Json) -> Feed:
         """Accept a prompt: checked, in the log, and watched. The feed has said response.created.
@@ -51,6 +59,7 @@ class Turns:
             ParleyError: what is wrong with the request; log_unavailable: whether it was accepted is not known.
         """
         pool = check(request, author.tier, self._topics)
+        self._crowding.check(pool.name, author.tier)
         pace = Pace(pool.name, author.tier)
         keyed = idempotency(self._keys, author, key, body) if key is not None else None
         placement = place(request, author, self._keys, self._topics.cell, keyed)

@@ -13,15 +13,19 @@ from edge_stage import Person, Roles, Running, answer, delta, running, terminal
 from openai import AsyncOpenAI
 from websockets.asyncio.client import connect as connect_socket
 
+from parley.clock import now_ms
 from parley.ids import SESSION_TOPIC_LANE, message_id, parse_conversation_id, response_address
 from parley.log.admin import connect
 from parley.settings import Settings
 from parley.stores.accounts import Accounts
 from parley.stores.messages import MessageStore
 from parley.stores.sessions import Sessions
+from parley.topics import CAPACITY
 from schemas.base import Item, Route, Text, Usage
+from schemas.operations import PoolStatus
 from schemas.prompts import PromptAccepted
 from schemas.turns import SessionChanged, SessionDeleted, TurnEnded, TurnStarted
+from schemas.wire import encode
 
 pytestmark = pytest.mark.stack
 
@@ -404,3 +408,41 @@ async def test_health_and_metrics(edge: Running) -> None:
         assert (await http.get("/health/live")).status_code == 200
         assert (await http.get("/health/ready")).json() == {"ready": True, "problems": []}
         assert "parley_edge_prompts_total" in (await http.get("/metrics")).text
+
+
+async def test_new_turns_are_refused_while_those_before_them_wait_too_long(
+    http: httpx.AsyncClient, roles: Roles
+) -> None:
+    """Promise 12: by what workers say of their queues, before anything is written; and no longer than they say so."""
+
+    async def say(oldest_ms: int) -> None:
+        status = PoolStatus(
+            pool="synthetic",
+            worker="worker-test",
+            slots=8,
+            running=8,
+            queued={"paid": 3},
+            oldest_queued_ms={"paid": oldest_ms, "free": oldest_ms},
+            at=now_ms(),
+        )
+        await roles.producer.send(CAPACITY, encode(status), key=b"test", partition=0)
+
+    async def until(code: int) -> httpx.Response:
+        async with asyncio.timeout(10):
+            while True:
+                answered = await http.post("/v1/responses", json=ASK)
+                if answered.status_code == code:
+                    return answered
+                await asyncio.sleep(0.05)
+
+    roles.script = answer("Hello.")
+    try:
+        await say(60_000)
+        refused = await until(503)
+        assert refused.json()["error"]["code"] == "overloaded"
+        asked = len(roles.prompts)
+        assert (await http.post("/v1/responses", json=ASK)).status_code == 503
+        assert len(roles.prompts) == asked, "nothing is written"
+    finally:
+        await say(0)
+    assert (await until(200)).status_code == 200

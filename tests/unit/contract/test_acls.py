@@ -105,7 +105,7 @@ def test_a_role_may_read_what_its_code_reads_and_nothing_else_that_has_a_name(ro
 
 def test_the_scan_sees_what_there_is_to_see() -> None:
     """A scan that finds nothing agrees with everything."""
-    assert used("edge") == ({PROMPTS, CONTROL, TURNS}, {TURNS, TOKENS})
+    assert used("edge") == ({PROMPTS, CONTROL, TURNS}, {TURNS, TOKENS, CAPACITY})
     assert used("moderation") == ({VERDICTS}, {PROMPTS})
 
 
