@@ -140,7 +140,6 @@ def docker_answers() -> bool:
         client.close()
 
 
-@pytest.hookimpl(tryfirst=True)  # groups are looked at by a hook of this name, too
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What runs where, and what is tried again.
 
