@@ -119,7 +119,6 @@ class ContainerServices(LocalServices):
         await super().stop()
 
 
-TESTS = Path(__file__).parent
 DOCKER_SOCKET = Path("/var/run/docker.sock")
 
 
@@ -141,19 +140,10 @@ def docker_answers() -> bool:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What runs where, and what is tried again.
-
-    A test on real services that fails is tried once more: machines are shared. The summary shows it as a rerun.
-    With `-n 2` tests of one group share a process, and so its services and its system; most of their time they wait.
-    """
+    """A test on real services that fails is tried once more: machines are shared. The summary shows it as a rerun."""
     for item in items:
-        folders = item.path.relative_to(TESTS).parts[:-1]
-        on_services = folders[0] in ("e2e", "integration")
-        if on_services:
+        if {"e2e", "integration"} & set(item.path.parts):
             item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=1))
-        # The roles' tests are about as long as those of stores, engines and workers.
-        group = "/".join((folders[0], "roles" if folders[1:] else "parts")) if on_services else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session")
