@@ -1,6 +1,6 @@
 """The usage role as a process on a real broker: counts stay exact when it is killed, and when the log is read again.
 
-The topics have the names that roles use, and the users are new in each test: other tests' turns don't disturb.
+On a Kafka of its own, since the log is read again from its beginning. Users are new in each test.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from consumers.usage.main import run
 from consumers.usage.names import APP
 from consumers.usage.report import Row, read_usage
 from consumers.usage.tally import hour_of
+from infra.local.aside import settings_aside
+from infra.local.stack import LocalStack
 from parley.errors import ParleyError
 from parley.ids import Keys, new_response_id, new_session
 from parley.log.partitions import partition_of
@@ -73,9 +75,16 @@ class Role:
                 self.process.kill()
 
 
+@pytest.fixture(scope="module")
+async def kafka(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
+    async with LocalStack(settings_aside(tmp_path_factory.mktemp("usage"))) as stack:
+        await stack.start_services("kafka")
+        yield stack.kafka.bootstrap
+
+
 @pytest.fixture
-async def settings(kafka_bootstrap: str) -> Settings:
-    made = Settings.model_validate({"kafka": {"bootstrap": kafka_bootstrap}})
+async def settings(kafka: str) -> Settings:
+    made = Settings.model_validate({"kafka": {"bootstrap": kafka}})
     await apply_topics(made)
     return made
 
