@@ -146,6 +146,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=1))
 
 
+@pytest.fixture(scope="module")
+async def kafka_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
+    """For tests that read whole topics: nobody else writes there."""
+    async with LocalStack(settings_aside(tmp_path_factory.mktemp("kafka"))) as stack:
+        await stack.start_services("kafka")
+        yield stack.kafka.bootstrap
+
+
 @pytest.fixture(scope="session")
 async def services(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Services]:
     stack = LocalStack(settings_aside(tmp_path_factory.mktemp("stack")))

@@ -90,8 +90,8 @@ def port(monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 @pytest.fixture
-async def settings(kafka_bootstrap: str) -> Settings:
-    settings = Settings.model_validate({"kafka": {"bootstrap": kafka_bootstrap}})
+async def settings(kafka_of_its_own: str) -> Settings:
+    settings = Settings.model_validate({"kafka": {"bootstrap": kafka_of_its_own}})
     await apply_topics(settings)
     return settings
 

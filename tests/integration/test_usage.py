@@ -28,8 +28,6 @@ from consumers.usage.main import run
 from consumers.usage.names import APP
 from consumers.usage.report import Row, read_usage
 from consumers.usage.tally import hour_of
-from infra.local.aside import settings_aside
-from infra.local.stack import LocalStack
 from parley.errors import ParleyError
 from parley.ids import Keys, new_response_id, new_session
 from parley.log.partitions import partition_of
@@ -75,16 +73,9 @@ class Role:
                 self.process.kill()
 
 
-@pytest.fixture(scope="module")
-async def kafka(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
-    async with LocalStack(settings_aside(tmp_path_factory.mktemp("usage"))) as stack:
-        await stack.start_services("kafka")
-        yield stack.kafka.bootstrap
-
-
 @pytest.fixture
-async def settings(kafka: str) -> Settings:
-    made = Settings.model_validate({"kafka": {"bootstrap": kafka}})
+async def settings(kafka_of_its_own: str) -> Settings:
+    made = Settings.model_validate({"kafka": {"bootstrap": kafka_of_its_own}})
     await apply_topics(made)
     return made
 
