@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 import click
 from aiokafka import TopicPartition
-from pydantic import ValidationError
 
+from parley.cli_errors import in_one_line
 from parley.clock import now_ms
 from parley.drains import WHERE, Drains
 from parley.errors import ParleyError
@@ -191,9 +191,5 @@ def _place(name: str, engine: str | None) -> str:
 
 
 def _run(work: Callable[[Settings], Coroutine[Any, Any, T_]]) -> T_:
-    try:
+    with in_one_line():
         return asyncio.run(work(Settings()))
-    except ValidationError as error:
-        raise click.ClickException(f"settings: {error}") from None
-    except ParleyError as error:
-        raise click.ClickException(error.message) from None

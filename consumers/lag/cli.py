@@ -9,7 +9,6 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 import click
-from pydantic import ValidationError
 from rich.console import Console, Group
 from rich.live import Live
 
@@ -17,7 +16,7 @@ from consumers.lag.exporter import serve
 from consumers.lag.groups import Watched, expected
 from consumers.lag.show import as_json, exit_code, pool_lines, table
 from consumers.lag.survey import Report, Survey
-from parley.errors import ParleyError
+from parley.cli_errors import in_one_line
 from parley.log.groups import GroupReader
 from parley.log.spans import open_spans
 from parley.settings import Settings
@@ -77,19 +76,16 @@ def lag(
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     console = Console()
     try:
-        settings = Settings()
-        survey = Survey(_watched(settings, names), window)
-        if serving is not None:
-            _serve(settings, survey, *serving, interval)
-            return
-        if console.is_terminal and not (once or json_wanted or check):
-            asyncio.run(_live(settings, survey, console, every, interval))
-            return
-        report = asyncio.run(_once(settings, survey))
-    except ValidationError as error:
-        raise click.ClickException(f"settings: {error}") from None
-    except ParleyError as error:
-        raise click.ClickException(error.message) from None
+        with in_one_line():
+            settings = Settings()
+            survey = Survey(_watched(settings, names), window)
+            if serving is not None:
+                _serve(settings, survey, *serving, interval)
+                return
+            if console.is_terminal and not (once or json_wanted or check):
+                asyncio.run(_live(settings, survey, console, every, interval))
+                return
+            report = asyncio.run(_once(settings, survey))
     except KeyboardInterrupt:
         return
     if json_wanted:

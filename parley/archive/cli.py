@@ -8,10 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 import click
-from pydantic import ValidationError
 
 from parley.archive.read import Archive
 from parley.archive.write import Archived, alone, archive_topic
+from parley.cli_errors import in_one_line
 from parley.errors import ParleyError
 from parley.log.admin import connect
 from parley.log.spans import open_spans
@@ -31,15 +31,11 @@ def archive(folder: Path, names: tuple[str, ...], check: bool, json_wanted: bool
     Compacted topics are left out unless named. The files hold what people wrote: only their owner can read them, and
     that you made them is recorded in chat.audit. Run it more often than the shortest retention (2 h, tokens).
     """
-    try:
+    with in_one_line():
         if check:
             _check(folder)
             return
         results = asyncio.run(_archive(Settings(), folder, names))
-    except ValidationError as error:
-        raise click.ClickException(f"settings: {error}") from None
-    except ParleyError as error:
-        raise click.ClickException(error.message) from None
     for result in results:
         if json_wanted:
             click.echo(json.dumps(asdict(result) | {"gaps": [gap.model_dump() for gap in result.gaps]}))

@@ -11,11 +11,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import click
-from pydantic import ValidationError
 from rich.console import Console
 
 from parley.archive.cli import archive as archive_command
 from parley.archive.source import open_source
+from parley.cli_errors import in_one_line
 from parley.clock import now_ms
 from parley.errors import ParleyError
 from parley.settings import Settings
@@ -114,31 +114,30 @@ def show(
         raise click.UsageError("--raw or --json, not both")
     of_topic = [partition, offsets, session, response, user, types, where, raw]
     try:
-        if "." in what:
-            if raw and not show_content:
-                raise click.UsageError("--raw shows what was written: say --show-content, too, which is recorded")
-            first, last = offsets or (None, None)
-            request = TopicRequest(
-                what,
-                Extent(partition, first, last, since, until, limit),
-                pick_of(session, response, user, types),
-                Where(where) if where else None,
-                follow,
-                show_content,
-                json_wanted,
-                raw,
-                archive,
-            )
-            asyncio.run(log_topic(Settings(), request, _console()))
-        elif any(given not in (None, (), False) for given in of_topic):
-            raise click.UsageError("these options choose records of a TOPIC; a conversation is shown as a whole")
-        else:
-            printing = _Printing(json_wanted, show_content)
-            asyncio.run(_log(Settings(), parse_target(what), Window(since, until, limit), archive, follow, printing))
-    except ValidationError as error:
-        raise click.ClickException(f"settings: {error}") from None
-    except ParleyError as error:
-        raise click.ClickException(error.message) from None
+        with in_one_line():
+            if "." in what:
+                if raw and not show_content:
+                    raise click.UsageError("--raw shows what was written: say --show-content, too, which is recorded")
+                first, last = offsets or (None, None)
+                request = TopicRequest(
+                    what,
+                    Extent(partition, first, last, since, until, limit),
+                    pick_of(session, response, user, types),
+                    Where(where) if where else None,
+                    follow,
+                    show_content,
+                    json_wanted,
+                    raw,
+                    archive,
+                )
+                asyncio.run(log_topic(Settings(), request, _console()))
+            elif any(given not in (None, (), False) for given in of_topic):
+                raise click.UsageError("these options choose records of a TOPIC; a conversation is shown as a whole")
+            else:
+                printing = _Printing(json_wanted, show_content)
+                asyncio.run(
+                    _log(Settings(), parse_target(what), Window(since, until, limit), archive, follow, printing)
+                )
     except KeyboardInterrupt:
         return
 

@@ -8,10 +8,10 @@ import logging
 from pathlib import Path
 
 import click
-from pydantic import ValidationError
 from rich.console import Console
 
 from parley.archive.source import open_source
+from parley.cli_errors import in_one_line
 from parley.errors import ParleyError
 from parley.settings import Settings
 from parley.timeline.cli import WIDE
@@ -32,13 +32,9 @@ def turn(what: str, json_wanted: bool, limit: int, archive: Path | None) -> None
     RESPONSE is a resp_… or msg_… id. Contents are not shown. docs/operations.md says what each stage is.
     """
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
-    try:
+    with in_one_line():
         target = parse_target(what)
         fall, notes = asyncio.run(_read(Settings(), target, limit, archive))
-    except ValidationError as error:
-        raise click.ClickException(f"settings: {error}") from None
-    except ParleyError as error:
-        raise click.ClickException(error.message) from None
     if json_wanted:
         click.echo(json.dumps(as_json(fall), indent=2))
     else:

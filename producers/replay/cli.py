@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from pydantic import ValidationError
 from rich.console import Console
 
 from parley.archive.source import open_source
+from parley.cli_errors import in_one_line
 from parley.errors import ParleyError
 from parley.settings import Settings
 from parley.timeline.cli import WIDE, Moment
@@ -280,11 +280,8 @@ def _print(place: Path, report: Report, *, json_wanted: bool, every: bool) -> No
 
 def _run(work: Callable[[Settings], Coroutine[Any, Any, T_]]) -> T_:
     try:
-        return asyncio.run(work(Settings()))
-    except ValidationError as error:
-        raise click.ClickException(f"settings: {error}") from None
-    except ParleyError as error:
-        raise click.ClickException(error.message) from None
+        with in_one_line():
+            return asyncio.run(work(Settings()))
     except (ValueError, OSError) as error:
         raise click.ClickException(str(error)) from None
     except KeyboardInterrupt:

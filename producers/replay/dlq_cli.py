@@ -12,12 +12,11 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 import click
-from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
+from parley.cli_errors import in_one_line
 from parley.clock import now_ms
-from parley.errors import ParleyError
 from parley.log.spans import open_spans
 from parley.settings import Settings
 from parley.timeline.audit import record_reading
@@ -227,10 +226,7 @@ def _age(at: Millis) -> str:
 
 def _run(work: Callable[[Settings], Coroutine[Any, Any, T_]]) -> T_:
     try:
-        return asyncio.run(work(Settings()))
-    except ValidationError as error:
-        raise click.ClickException(f"settings: {error}") from None
-    except ParleyError as error:
-        raise click.ClickException(error.message) from None
+        with in_one_line():
+            return asyncio.run(work(Settings()))
     except ValueError as error:
         raise click.ClickException(str(error)) from None
