@@ -22,7 +22,7 @@ watch: setup
 	@exec $(BIN)/python -m infra.watch up
 
 test: setup-tests
-	$(BIN)/pytest -m "not long" $(PYTEST)
+	$(BIN)/pytest -n 2 --no-loadscope-reorder -m "not long" $(PYTEST)
 
 test-long: setup-tests
 	$(BIN)/pytest -m long $(PYTEST)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from infra.local.aside import settings_aside
 from infra.local.cassandra import MessageStore
@@ -144,6 +145,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if {"e2e", "integration"} & set(item.path.parts):
             item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=1))
+
+
+class WithTheirServices(LoadScopeScheduling):
+    """Tests that share services stay in one process (`pytest -n`): a folder on real services, elsewhere a file."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        folder = "/".join(Path(nodeid).parts[:2])
+        return folder if folder in ("tests/chaos", "tests/e2e", "tests/integration") else nodeid.partition("::")[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> WithTheirServices:
+    return WithTheirServices(config, log)
 
 
 @pytest.fixture(scope="module")
