@@ -21,6 +21,7 @@ from bench.replay import report as report_replay
 from bench.resume import report as report_resumes
 from bench.system import Configuration, Measured, running
 from bench.takeover import report as report_takeovers
+from bench.telemetry import report as report_telemetry
 from infra.local.find import role_pid
 
 console = Console(width=150)
@@ -87,6 +88,17 @@ def takeover(streams: tuple[int, ...], kills: int) -> None:
 def replay(count: int) -> None:
     """Prompts of the log through moderation in shadow: the whole of `parley replay run`."""
     console.print(uvloop.run(report_replay(count)))
+
+
+@main.command()
+@click.option("--pairs", default=5, show_default=True, help="Measurements of each of the two systems.")
+@click.option("--users", default=64, show_default=True)
+@click.option("--seconds", default=10.0, show_default=True, help="Length of each measurement.")
+@click.option("--tokens", default=100, show_default=True, help="Tokens of an answer.")
+def telemetry(pairs: int, users: int, seconds: float, tokens: int) -> None:
+    """CPU a token of two systems, one of which counts and times nothing."""
+    with tempfile.TemporaryDirectory(prefix="parley-bench-") as folder:
+        console.print(uvloop.run(report_telemetry(Path(folder), pairs, users, seconds, tokens)))
 
 
 async def _on_a_system(measure: Callable[[Measured], Awaitable[str]]) -> None:

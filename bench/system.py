@@ -22,6 +22,22 @@ from parley.settings import Settings
 
 START_S = 180.0
 
+MUTED = """
+try:
+    from prometheus_client import Counter, Gauge, Histogram
+except ImportError:
+    pass  # the engine's Python
+else:
+    def nothing(*_given, **_named):
+        return None
+
+    for kind, changes in ((Counter, ["inc"]), (Gauge, ["inc", "dec", "set"]), (Histogram, ["observe"])):
+        kind.labels = lambda metric, *_given, **_named: metric
+        for change in changes:
+            setattr(kind, change, nothing)
+"""
+"""What Python runs before a process of a muted system."""
+
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
@@ -30,6 +46,8 @@ class Configuration:
     route: str
     hold_back: int | None
     """Words; None: the policy's own."""
+    muted: bool = False
+    """No role counts or times anything: to see what that costs."""
 
     def policy(self, folder: Path) -> tuple[Path, int]:
         """(a policy file with the hold-back, the hold-back)."""
@@ -89,6 +107,10 @@ async def running(configuration: Configuration, folder: Path) -> AsyncIterator[M
     policy, hold_back = configuration.policy(folder)
     parts = {name: getattr(settings, name).model_dump_json() for name in ("kafka", "cassandra", "postgres", "edge")}
     engines = {pool: engine.model_dump(mode="json") for pool, engine in settings.engines.items()}
+    muting = {}
+    if configuration.muted:
+        (folder / "sitecustomize.py").write_text(MUTED)
+        muting["PYTHONPATH"] = str(folder)
     log = folder / "up.log"
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
@@ -96,6 +118,7 @@ async def running(configuration: Configuration, folder: Path) -> AsyncIterator[M
             stdout=output,
             stderr=output,
             env=os.environ
+            | muting
             | {f"PARLEY_LOCAL_{name.upper()}": value for name, value in parts.items()}
             | {
                 "PARLEY_LOCAL_ENGINES": json.dumps(engines),

@@ -147,16 +147,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=1))
 
 
-class WithTheirServices(LoadScopeScheduling):
-    """Tests that share services stay in one process (`pytest -n`): a folder on real services, elsewhere a file."""
+class ByFile(LoadScopeScheduling):
+    """`pytest -n`: a file's tests stay in one process, and those on the whole system (one start of it) in the same."""
 
     def _split_scope(self, nodeid: str) -> str:
-        folder = "/".join(Path(nodeid).parts[:2])
-        return folder if folder in ("tests/chaos", "tests/e2e", "tests/integration") else nodeid.partition("::")[0]
+        return "e2e" if nodeid.startswith("tests/e2e/") else nodeid.partition("::")[0]
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> WithTheirServices:
-    return WithTheirServices(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
+    return ByFile(config, log)
 
 
 @pytest.fixture(scope="module")

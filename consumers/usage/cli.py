@@ -12,6 +12,7 @@ from uuid import UUID
 import click
 
 from consumers.usage.report import Row, read_usage
+from parley.cli_errors import in_one_line
 from parley.errors import ParleyError
 from parley.settings import Settings
 from parley.stores.accounts import Accounts
@@ -31,10 +32,8 @@ def usage(context: click.Context, user: str | None, hours: int, as_json: bool) -
         return
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     oldest = int(time.time()) // 3600 - hours + 1
-    try:
+    with in_one_line():
         rows = asyncio.run(_rows(Settings(), user, oldest))
-    except ParleyError as error:
-        raise click.ClickException(error.message) from None
     click.echo(json.dumps([as_dict(row) for row in rows], indent=2) if as_json else "\n".join(as_table(rows)))
 
 

@@ -8,13 +8,12 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 import orjson
-from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import KafkaError
+from aiokafka import TopicPartition
 
 from consumers.usage.names import HOURS_CHANGELOG
 from consumers.usage.tally import Hour, parse_hour_key
 from parley.errors import ParleyError
-from parley.log.admin import unreachable
+from parley.log.spans import open_spans
 from parley.settings import Settings
 
 Wanted = Callable[[UUID, int], bool]
@@ -77,39 +76,11 @@ def fold(hours: dict[str, Hour], key: bytes, value: bytes | None) -> None:
 
 
 async def _read_changelog(settings: Settings) -> dict[str, Hour]:
-    consumer = AIOKafkaConsumer(
-        bootstrap_servers=settings.kafka.bootstrap,
-        client_id="parley-usage-report",
-        enable_auto_commit=False,
-        auto_offset_reset="earliest",
-        request_timeout_ms=settings.kafka.request_timeout_ms,
-    )
     hours: dict[str, Hour] = {}
-    try:
-        await consumer.start()
-        count = settings.topics.topics[HOURS_CHANGELOG].partitions
-        partitions = [TopicPartition(HOURS_CHANGELOG, number) for number in range(count)]
-        topics = await consumer.topics()
-        if HOURS_CHANGELOG not in topics:
+    async with open_spans(settings.kafka, "parley-usage-report") as spans:
+        count = (await spans.existing([HOURS_CHANGELOG])).get(HOURS_CHANGELOG)
+        if count is None:
             raise ParleyError("log_unavailable", f"{HOURS_CHANGELOG} is missing: run `parley topics apply`")
-        consumer.assign(partitions)
-        ends = await consumer.end_offsets(partitions)
-        begins = await consumer.beginning_offsets(partitions)
-        waiting = {partition for partition in partitions if ends[partition] > begins[partition]}
-        consumer.pause(*(set(partitions) - waiting))
-        for partition in waiting:
-            consumer.seek(partition, begins[partition])
-        while waiting:
-            for records in (await consumer.getmany(timeout_ms=200)).values():
-                for record in records:
-                    fold(hours, record.key, record.value)
-            for partition in list(waiting):
-                # The position also passes offsets that compaction has emptied.
-                if await consumer.position(partition) >= ends[partition]:
-                    waiting.discard(partition)
-                    consumer.pause(partition)
-    except (KafkaError, OSError) as error:
-        raise unreachable(settings.kafka.bootstrap, error) from error
-    finally:
-        await consumer.stop()
+        whole = await spans.bounds(TopicPartition(HOURS_CHANGELOG, number) for number in range(count))
+        await spans.read(whole, lambda record: fold(hours, record.key, record.value))
     return hours
