@@ -84,9 +84,9 @@ def judge(
 ) -> Verdict:
     """The state of one partition. `commits` are those of the window, oldest first; None: they can't be read."""
     if look.committed is None:
-        if counts.end == counts.start:
+        if not counts.unfinished:  # offsets alone are no records: transaction markers, what compaction took
             return Verdict(State.OK)
-        return Verdict(State.NO_COMMIT, f"never committed; {counts.end - counts.start} records can be read")
+        return Verdict(State.NO_COMMIT, f"never committed; {counts.unfinished} records can be read")
     if look.committed > look.end:
         return Verdict(State.REWIND, f"committed {look.committed}, but the log ends at {look.end}: was it made anew?")
     why = late(ages, patience)

@@ -41,6 +41,14 @@ def test_no_commit_is_a_state_of_its_own() -> None:
     assert state(Ages(), [], Look(7, 7, None)) is State.OK, "nothing left to commit"
 
 
+def test_offsets_without_a_record_are_nothing_to_commit() -> None:
+    """Transaction markers, or what compaction has left of a partition, under a group that was never there."""
+    look = Look(0, 4, None)
+    assert judge(look, count(look).settle(None, None), Ages(), PATIENCE, [], 1).state is State.OK
+    some = judge(look, count(look).settle(None, 1), Ages(waiting_s=0.1), PATIENCE, [], 1)
+    assert (some.state, some.reason) == (State.NO_COMMIT, "never committed; 3 records can be read")
+
+
 def test_an_idle_topic_is_ok_however_old_its_last_commit() -> None:
     """Field case F71 (a): one message a day, caught up, no commit for an hour."""
     assert state(Ages(), [], Look(0, 50, 50)) is State.OK
