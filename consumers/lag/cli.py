@@ -47,7 +47,7 @@ class Address(click.ParamType):
 @click.option("--group", "names", multiple=True, metavar="NAME", help="Only this group, ours or not. Repeatable.")
 @click.option("--once", is_flag=True, help="One table instead of a live one; so it is without a terminal.")
 @click.option("--json", "json_wanted", is_flag=True, help="One JSON object.")
-@click.option("--check", is_flag=True, help="Exit code: 0 OK, 3 WARN, 4 NO_COMMIT, 5 worse, or lost records.")
+@click.option("--check", is_flag=True, help="Exit code: 0 OK, 3 WARN, 4 NO_COMMIT, 5 worse, or something is lost.")
 @click.option("--all", "every", is_flag=True, help="A line for every partition, also for idle ones.")
 @click.option("--window", default=120.0, show_default=True, help="Seconds of commits that states are judged by.")
 @click.option("--interval", default=2.0, show_default=True, help="Seconds between two looks.")

@@ -21,13 +21,17 @@ COLOURS = {
     State.STOP: "red",
 }
 EXIT_CODES = {State.OK: 0, State.WARN: 3, State.NO_COMMIT: 4, State.REWIND: 5, State.STALL: 5, State.STOP: 5}
-"""Of `--check`. 1 and 2 are errors of the command itself. Lost records count as 5."""
+"""Of `--check`. 1 and 2 are errors of the command itself."""
+GONE = 5
+"""Of lost records, and of a topic that does not exist: it has no partition that could be in a state."""
 
 
 def exit_code(report: Report) -> int:
-    """The greatest of all partitions'."""
+    """The greatest of all partitions' and topics'."""
+    if any(group.missing for group in report.groups):
+        return GONE
     partitions = [partition for group in report.groups for partition in group.partitions]
-    return max((5 if p.counts.lost else EXIT_CODES[p.verdict.state] for p in partitions), default=0)
+    return max((GONE if p.counts.lost else EXIT_CODES[p.verdict.state] for p in partitions), default=0)
 
 
 def as_json(report: Report) -> dict[str, Any]:

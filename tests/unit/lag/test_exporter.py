@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from consumers.lag.cli import lag
 from consumers.lag.counting import Look, count
 from consumers.lag.exporter import Exporter, Seen, look_on
+from consumers.lag.show import exit_code
 from consumers.lag.states import Ages, State, Verdict
 from consumers.lag.survey import GroupLag, PartitionLag, Report, Survey
 from parley.health import Health
@@ -64,6 +65,12 @@ def test_a_partition_is_told_as_parley_lag_shows_it(exporter: Exporter, registry
     assert value("parley_lag_state", place) == 0
     assert value("parley_lag_rebalancing", {"group": "worker"}) == 1
     assert value("parley_lag_missing_topics", {"group": "worker"}) == 1
+
+
+def test_a_topic_that_is_gone_is_no_ok_for_scripts() -> None:
+    """It has no partition that could say so."""
+    assert exit_code(Report(0, (GroupLag("moderation", "Stable", 1, (), ("chat.prompts",), ()),), ())) == 5
+    assert exit_code(Report(0, (GroupLag("moderation", "Stable", 1, (), (), ("left",)),), ())) == 0
 
 
 def test_what_is_not_known_is_left_out(exporter: Exporter, registry: CollectorRegistry) -> None:
