@@ -22,7 +22,7 @@ from consumers.lag.states import State
 from consumers.lag.survey import GroupLag, PartitionLag, Report, Survey
 from parley.errors import ParleyError
 from parley.health import Health, serve_health
-from parley.log.groups import GroupReader
+from parley.log.groups import REBALANCING, GroupReader
 from parley.log.spans import Span, Spans, open_spans
 from parley.process import until_stopped
 from parley.settings import Settings
@@ -30,8 +30,6 @@ from parley.topics import DLQ
 
 log = logging.getLogger(__name__)
 
-REBALANCING = ("PreparingRebalance", "CompletingRebalance")
-"""Kafka's words for a group whose partitions are being given out."""
 _GROUP = ("group",)
 _PLACE = ("group", "topic", "partition")
 _STAGE = (*_PLACE, "stage")

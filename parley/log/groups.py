@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
+from typing import Self
 
 from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
@@ -26,6 +27,8 @@ from parley.settings import KafkaSettings
 
 DEAD = "Dead"
 """Kafka's word for a group that it doesn't know."""
+REBALANCING = ("PreparingRebalance", "CompletingRebalance")
+"""Its words for a group whose partitions are being given out: its members are told of, what they hold is not."""
 COORDINATOR_S = 10.0
 """How long to ask again for a group's coordinator: a young cluster makes its offsets topic first, a failed-over one
 reads it."""
@@ -72,9 +75,13 @@ class GroupState:
     def holds(self, holder: str, where: TopicPartition) -> bool:
         """Whether a claim's holder (`NAME:NONCE`) has the partition by the coordinator's word.
 
-        Of a static member only the name can be compared: which process it is, the coordinator does not tell.
+        Of a static member only the name can be compared: which process it is, the coordinator does not tell. While
+        partitions are being given out it tells of nobody's: who is still a member has what it had, since turns go on
+        through a rebalance. Otherwise each long answer would look like a record that waits.
         """
-        return any(name in (holder, holder.split(":")[0]) for name in self.holders(where))
+        rebalancing = self.state in REBALANCING
+        names = [member.name for member in self.members] if rebalancing else self.holders(where)
+        return any(name in (holder, holder.split(":")[0]) for name in names)
 
 
 class GroupReader:
@@ -85,7 +92,7 @@ class GroupReader:
         self._bootstrap = settings.bootstrap
         self._client: AIOKafkaAdminClient
 
-    async def __aenter__(self) -> GroupReader:
+    async def __aenter__(self) -> Self:
         """Connects.
 
         Raises:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+from aiokafka import TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.lag.counting import Look, count
+from parley.log.groups import GroupState, Member
 from parley.ownership import Claim, Progress
+
+HERE = TopicPartition("t", 0)
 
 
 def claim(*ended: int, position: int | None = None) -> Claim:
@@ -92,3 +97,20 @@ def test_it_tells_what_the_holder_knows(ends: list[bool], untaken: int) -> None:
     decoded = Claim.decode(claimed.encode(committed), committed)
     counts = count(Look(0, 100 + len(ends) + untaken, committed, decoded, held=True))
     assert (counts.running, counts.waiting) == (progress.open, untaken)
+
+
+@pytest.mark.parametrize(
+    ("state", "assigned", "held"),
+    [
+        ("Stable", {HERE}, True),
+        ("Stable", set(), False),
+        ("PreparingRebalance", set(), True),
+        ("CompletingRebalance", set(), True),
+    ],
+)
+def test_a_rebalance_makes_no_running_turn_wait(state: str, assigned: set[TopicPartition], held: bool) -> None:
+    """The coordinator tells no assignments then; a long answer must not look like an old record that waits."""
+    member = Member("worker-0", "host", frozenset(), frozenset(assigned))
+    group = GroupState("g", state, (member,), {})
+    assert group.holds("worker-0:abc", HERE) is held
+    assert not group.holds("worker-1:abc", HERE), "it has left, or was thrown out"
