@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,15 @@ def test_a_group_has_a_member_at_least_and_none_without_a_partition(scaled: dict
     for trigger in spec["triggers"]:
         assert trigger["type"] == "prometheus"
         assert float(trigger["metadata"]["threshold"]) > float(trigger["metadata"]["activationThreshold"])
+
+
+@pytest.mark.parametrize("scaled", SCALED, ids=lambda scaled: scaled["metadata"]["name"])
+def test_no_figure_is_not_no_lag(scaled: dict[str, Any]) -> None:
+    """The exporter tells nothing while no broker answers it: the fallback must hold then, not a lag of 0."""
+    for trigger in scaled["spec"]["triggers"]:
+        assert trigger["metadata"]["ignoreNullValues"] == "false"
+        for name in ("parley_lag_seconds", "parley_lag_oldest_seconds", "parley_lag_records"):
+            assert not re.search(rf"{name}{{[^}}]*}}\)? or ", trigger["metadata"]["query"]), "0 in its place"
 
 
 @pytest.mark.parametrize(("name", "query"), QUERIES)
