@@ -48,6 +48,10 @@ def archive(folder: Path, names: tuple[str, ...], check: bool, json_wanted: bool
             click.echo(f"{lost}: run it more often", err=True)
     if not json_wanted:
         click.echo(f"{sum(result.records for result in results)} records of {len(results)} topics")
+    for topic in (remade := [result.topic for result in results if result.remade]):
+        click.echo(f"{topic} was made anew since: not archived. Move {folder / topic} away to begin again", err=True)
+    if remade:
+        raise SystemExit(1)
 
 
 def _check(folder: Path) -> None:

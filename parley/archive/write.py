@@ -32,6 +32,8 @@ class Archived:
     """Compressed."""
     gaps: tuple[Gap, ...]
     """What had gone before it could be archived."""
+    remade: tuple[int, ...] = ()
+    """Partitions whose log ends before the archive does: the topic was made anew, and nothing of them was taken."""
 
 
 @contextmanager
@@ -73,9 +75,15 @@ async def archive_topic(source: Source, folder: Path, topic: str, partitions: in
         for where, (begin, _) in bounds.items()
         if begin > before.ends.get(where.partition, begin)
     )
-    spans = {where: (max(begin, before.ends.get(where.partition, 0)), end) for where, (begin, end) in bounds.items()}
-    if known is not None and not any(start < end for start, end in spans.values()):
-        return Archived(topic, 0, 0, ())
+    # Offsets that begin again would be in the archive twice, and mean two records each.
+    remade = tuple(w.partition for w, (_, end) in bounds.items() if end < before.ends.get(w.partition, 0))
+    spans = {
+        where: (max(begin, before.ends.get(where.partition, 0)), end)
+        for where, (begin, end) in bounds.items()
+        if where.partition not in remade
+    }
+    if known is not None and not gaps and not any(start < end for start, end in spans.values()):
+        return Archived(topic, 0, 0, (), remade)
     days = _Days(place, before, {where.partition: start for where, (start, _) in spans.items()})
     try:
         await source.read(spans, days.take)
@@ -93,7 +101,7 @@ async def archive_topic(source: Source, folder: Path, topic: str, partitions: in
         }
     )
     after.save(place)
-    return Archived(topic, sum(part.records for part in parts), sum(part.bytes for part in parts), gaps)
+    return Archived(topic, sum(part.records for part in parts), sum(part.bytes for part in parts), gaps, remade)
 
 
 class _Days:

@@ -167,6 +167,31 @@ def test_holes_are_passed_over_and_what_retention_took_is_named(tmp_path: Path) 
     assert [(gap.partition, gap.start, gap.end) for gap in manifest.gaps] == [(0, 9, 20)]
 
 
+def test_what_retention_took_is_named_also_when_it_has_left_nothing(tmp_path: Path) -> None:
+    source = Kept(record(0, 0))
+    run(source, tmp_path)
+    source.records, source.begins, source.ends = [], {0: 20}, {0: 20}
+    with alone(tmp_path):
+        archived = asyncio.run(archive_topic(source, tmp_path, TOPIC, 2))
+    assert [(gap.partition, gap.start, gap.end) for gap in archived.gaps] == [(0, 1, 20)]
+    assert run(source, tmp_path) == 0
+    manifest = load(tmp_path / TOPIC)
+    assert manifest is not None
+    assert len(manifest.gaps) == 1, "it is said once"
+
+
+def test_a_topic_that_was_made_anew_is_said_and_its_offsets_are_not_there_twice(tmp_path: Path) -> None:
+    """A session topic that was cleared away comes back with offsets from 0 on."""
+    run(Kept(*(record(0, n) for n in range(5)), record(1, 0)), tmp_path)
+    anew = Kept(record(0, 0), record(0, 1), record(1, 0), record(1, 1))
+    with alone(tmp_path):
+        archived = asyncio.run(archive_topic(anew, tmp_path, TOPIC, 2))
+    assert (archived.remade, archived.records) == ((0,), 1)
+    anew.records.append(record(0, 2))
+    assert run(anew, tmp_path) == 0
+    assert everything(tmp_path) == [*((0, n) for n in range(5)), (1, 0), (1, 1)]
+
+
 def test_spans_and_times_are_found_as_in_the_log(tmp_path: Path) -> None:
     source = Kept(*(record(0, n, NOON + n * 10) for n in range(10)))
     run(source, tmp_path)
