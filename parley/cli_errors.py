@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import click
+import yaml
 from pydantic import ValidationError
 
 from parley.errors import ParleyError
@@ -13,10 +14,15 @@ from parley.errors import ParleyError
 
 @contextmanager
 def in_one_line() -> Iterator[None]:
-    """Wrong settings, and errors of the taxonomy, as click's own: exit code 1 and a sentence."""
+    """Wrong settings, files that can't be used, and errors of the taxonomy, as click's own: exit code 1, a sentence."""
     try:
         yield
-    except ValidationError as error:
+    except (ValidationError, yaml.YAMLError) as error:
         raise click.ClickException(f"settings: {error}") from None
     except ParleyError as error:
         raise click.ClickException(error.message) from None
+    except BrokenPipeError:
+        raise  # `parley log … | head`: click ends quietly
+    except OSError as error:
+        about = f"{error.filename}: " if error.filename else ""
+        raise click.ClickException(f"{about}{error.strerror or error or type(error).__name__}") from None
