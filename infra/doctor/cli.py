@@ -87,6 +87,8 @@ async def _run(name: str, settings: Settings) -> list[Finding]:
         return [fail(name, error.message, UNREACHABLE.get(error.kind.code, "see docs/errors.md"))]
     except TimeoutError:
         return [fail(name, f"no answer within {LIMIT_S:g} s", "look at the service and at the network to it")]
+    except Exception as error:  # what nobody foresaw (no right to read a table): the other checks have their say
+        return [fail(name, f"could not look: {type(error).__name__}: {error}", "look at the service and its settings")]
 
 
 def table(findings: Sequence[Finding]) -> Table:

@@ -13,6 +13,7 @@ import pytest
 from aiokafka.structs import ConsumerRecord
 
 from infra.doctor import here
+from infra.doctor.cli import CHECKS, examine
 from infra.doctor.findings import Check, Finding, Level, exit_code, fail, ok, warn
 from infra.doctor.log import compared, compared_clocks, unreadable
 from infra.doctor.stores import migrated
@@ -50,6 +51,19 @@ def secret(length: int) -> str:
 )
 def test_scripts_learn_the_worst(findings: list[Finding], code: int) -> None:
     assert exit_code(findings) == code
+
+
+async def test_a_check_that_fails_by_what_nobody_foresaw_is_a_finding_among_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def denied(settings: Settings) -> list[Finding]:
+        raise PermissionError("permission denied for table schema_migration")
+
+    monkeypatch.setitem(CHECKS, "postgresql", denied)
+    versions, postgres = await examine(Settings(), ["versions", "postgresql"])
+    assert versions.level is Level.OK
+    assert (postgres.check, postgres.level) == ("postgresql", Level.FAIL)
+    assert "permission denied for table" in postgres.found
 
 
 class TestHere:
