@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from schemas.base import Event, Millis, ResponseId, SessionId, UserId
+from schemas.base import Event, Millis, Model, ResponseId, SessionId, UserId
 
 
 class PoolStatus(Event):
@@ -39,6 +39,28 @@ class PoolDrain(Event):
     """False: in use again."""
     who: str
     """The operating system's name of the operator, and the machine's."""
+    at: Millis
+
+
+class PartitionMoved(Model):
+    """Where a group goes on in one partition."""
+
+    partition: int = Field(ge=0)
+    before: int | None
+    """Its committed offset; None: it had committed none."""
+    after: int = Field(ge=0)
+
+
+class OffsetsMoved(Event):
+    """An operator moves a group's committed offsets of one topic. Written before it is done: it may have failed."""
+
+    type: Literal["offsets.moved"] = "offsets.moved"
+    who: str
+    """The operating system's name of the operator, and the machine's."""
+    command: str
+    group: str
+    topic: str
+    moved: tuple[PartitionMoved, ...]
     at: Millis
 
 

@@ -9,7 +9,7 @@ import orjson
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from schemas.base import Route
-from schemas.operations import ContentRead, PoolDrain, PoolStatus, UsageLimit
+from schemas.operations import ContentRead, OffsetsMoved, PoolDrain, PoolStatus, UsageLimit
 from schemas.prompts import Cancel, InferenceRequest, PromptAccepted, Verdict
 from schemas.routes import Delta, Fence, Opened, Terminal
 from schemas.turns import Feedback, SessionChanged, SessionDeleted, TurnEnded, TurnStarted
@@ -35,6 +35,7 @@ EVENTS: dict[str, type[BaseModel]] = {
         Feedback,
         PoolStatus,
         PoolDrain,
+        OffsetsMoved,
         UsageLimit,
         ContentRead,
     )

@@ -98,7 +98,9 @@ def _of_operators(topics: Topics) -> Iterator[Acl]:
 
 
 def _of_admins() -> Iterator[Acl]:
-    """`parley topics apply|gc`."""
+    """`parley topics apply|gc`, and `parley group reset`: a group's offsets are committed by who may read as it."""
     may = ("Alter", "AlterConfigs", "Create", "Delete", "Describe", "DescribeConfigs", "Read")
     yield Acl("admins", "topic", "*", False, may)
+    for group, prefixed in GROUPS.values():
+        yield Acl("admins", "group", group, prefixed, ("Read",))
     yield Acl("admins", "cluster", CLUSTER, False, ("Create", "Describe", "DescribeConfigs"))

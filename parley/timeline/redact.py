@@ -14,7 +14,7 @@ PLAIN = frozenset(
         *("type", "id", "response", "session", "user", "parent", "duplicate_of", "key_hash", "body_hash", "writer"),
         *("tier", "model", "model_revision", "engine", "pool", "worker", "topic", "template", "truncation", "limit"),
         *("policy", "decision", "categories", "stage", "role", "status", "kind", "reason", "why", "rating"),
-        *("code", "message", "who", "command", "what", "opened_with", "traceparent"),
+        *("code", "message", "who", "command", "group", "what", "opened_with", "traceparent"),
     }
 )
 """Names of fields whose strings say how something was done, not what was said. `message` is a failure's: our words."""

@@ -15,7 +15,7 @@ from parley.timeline.fold import DEAD_LETTER, UNREADABLE, Entry, Folding
 from parley.timeline.redact import redacted
 from parley.topics import TOKENS
 from schemas.base import Item, Route
-from schemas.operations import ContentRead, PoolDrain, PoolStatus
+from schemas.operations import ContentRead, OffsetsMoved, PoolDrain, PoolStatus
 from schemas.prompts import Cancel, InferenceRequest, PromptAccepted, Verdict
 from schemas.routes import Delta, Fence, Opened, Terminal
 from schemas.turns import Feedback, SessionChanged, TurnEnded, TurnStarted
@@ -34,6 +34,7 @@ COLOURS = {
     DEAD_LETTER: "bold red",
     UNREADABLE: "bold red",
     "content.read": "bold yellow",
+    "offsets.moved": "bold yellow",
 }
 
 
@@ -201,6 +202,8 @@ def about(line: Line) -> str:
         case PoolDrain():
             place = f"{event.pool}/{event.engine}" if event.engine else event.pool
             return f"{place} {'drained' if event.drained else 'in use again'} by {event.who}"
+        case OffsetsMoved():
+            return f"{event.group} in {event.topic}, partitions moved: {len(event.moved)}, by {event.who}"
         case PoolStatus():
             return f"{event.worker}: {event.running} of {event.slots} slots busy, {sum(event.queued.values())} queued"
         case _:

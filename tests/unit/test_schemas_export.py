@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from schemas import export
 from schemas.base import NO_EPOCH, Failure, Item, Refusal, Route, Sampling, Text, Timings, Usage
-from schemas.operations import ContentRead, PoolDrain, PoolStatus, UsageLimit
+from schemas.operations import ContentRead, OffsetsMoved, PartitionMoved, PoolDrain, PoolStatus, UsageLimit
 from schemas.prompts import Cancel, InferenceRequest, OutputItem, PromptAccepted, Verdict
 from schemas.routes import (
     Delta,
@@ -136,6 +136,14 @@ EXAMPLES: tuple[BaseModel, ...] = (
     Feedback(response=RESPONSE, session=SESSION, user=USER, rating="up", at=1),
     PoolStatus(pool="smol", worker="w", slots=16, running=3, queued={"paid": 1}, oldest_queued_ms={"paid": 20}, at=1),
     PoolDrain(pool="smol", engine="10.0.0.1:8001", drained=True, who="ada@desk", at=1),
+    OffsetsMoved(
+        who="ada@desk",
+        command="parley group reset",
+        group="history-messages",
+        topic="chat.turns",
+        moved=(PartitionMoved(partition=3, before=None, after=9),),
+        at=1,
+    ),
     UsageLimit(user=USER, limit="tokens_per_hour", over=True, until=9, at=1),
     ContentRead(who="ada@desk", command="parley log", session=SESSION, response=RESPONSE, what=RESPONSE, at=1),
 )

@@ -116,8 +116,19 @@ def test_groups_are_those_that_there_are() -> None:
             role for role, (group, prefixed) in GROUPS.items() if name == group or (prefixed and name.startswith(group))
         ]
         assert len(fitting) == 1, name
-    joined = {acl.role for acl in ACLS if acl.resource == "group" and "Read" in acl.operations} - {"operators"}
-    assert joined == set(GROUPS)
+    joined = {acl.role for acl in ACLS if acl.resource == "group" and "Read" in acl.operations}
+    assert joined - {"operators", "admins"} == set(GROUPS)
+
+
+def test_only_admins_move_the_offsets_of_groups_and_the_audit_says_so() -> None:
+    moved = {acl.name for acl in ACLS if acl.role == "admins" and acl.resource == "group" and "Read" in acl.operations}
+    assert moved == {group for group, _ in GROUPS.values()}
+    assert may("admins", "Write") == {AUDIT}
+    assert not any(
+        acl.role == "operators" and acl.resource == "group" and "Read" in acl.operations
+        for acl in ACLS
+        if acl.name != "replay."
+    )
 
 
 def test_only_edges_make_topics_and_only_conversations_own() -> None:
