@@ -15,6 +15,7 @@ from parley.settings import Settings
 ELSEWHERE = {
     "dlq": "producers.replay.dlq_cli:dlq",
     "doctor": "infra.doctor.cli:doctor",
+    "group": "parley.offsets.cli:group",
     "keys": "parley.stores.commands:keys",
     "lag": "consumers.lag.cli:lag",
     "log": "parley.timeline.cli:log",

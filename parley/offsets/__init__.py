@@ -1,0 +1,1 @@
+"""`parley group reset`: a group's committed offsets, moved by an operator."""
