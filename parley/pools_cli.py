@@ -106,7 +106,7 @@ def status(json_wanted: bool) -> None:
 
 async def _drain(settings: Settings, what: str, wait_s: float) -> int:
     name, engine = _named(settings, what)
-    for warning in _consequences(settings, name, engine, (await _look(settings)).drains):
+    for warning in consequences(settings, name, engine, await _look(settings)):
         click.echo(warning, err=True)
     await _say(settings, name, engine, drained=True)
     click.echo(f"{what} is drained: `parley pool resume {what}` puts it back")
@@ -136,15 +136,17 @@ def _named(settings: Settings, what: str) -> tuple[str, str | None]:
     return name, engine or None
 
 
-def _consequences(settings: Settings, name: str, engine: str | None, drains: list[PoolDrain]) -> list[str]:
+def consequences(settings: Settings, name: str, engine: str | None, state: State) -> list[str]:
     """What the operator should know: who is refused, or that nothing changes."""
     topics = settings.topics
     if engine is not None:
         given = settings.engines.get(name, ())
         known = {given} if isinstance(given, str) else set(given)
-        left = known - {engine} - {e.engine for e in drains if e.pool == name}
+        if not known and engine not in {worker.engine for worker in state.workers if worker.pool == name}:
+            return [f"no worker of {name} has said in the last 10 s that it has an engine {engine}: is it mistyped?"]
+        left = known - {engine} - {e.engine for e in state.drains if e.pool == name}
         return [f"no other engine of {name} is in use: this one goes on until one is"] if known and not left else []
-    out = {name, *(event.pool for event in drains if event.engine is None)}
+    out = {name, *(event.pool for event in state.drains if event.engine is None)}
     lost = [m for m in topics.models if any(topics.route_pool(m, tier, without=out) is None for tier in TIERS)]
     return [f"new turns of these models are refused until it is put back: {', '.join(lost)}"] if lost else []
 

@@ -13,10 +13,11 @@ from inference_workers.engine.client import EngineClient
 from inference_workers.engine.pool import Engines
 from parley.drains import Drains
 from parley.errors import ParleyError
+from parley.pools_cli import State, consequences
 from parley.session import Session
 from parley.settings import Settings, WorkerSettings
 from parley.topics import POOLS, Rule, Topics, load_topics
-from schemas.operations import PoolDrain
+from schemas.operations import PoolDrain, PoolStatus
 from schemas.prompts import PromptAccepted
 from schemas.wire import encode
 from tests.unit.core.core_events import ROUTE, SESSION, USER, response, said
@@ -88,6 +89,24 @@ class TestRouting:
     def test_a_long_prompts_better_pool_is_passed_over_too(self) -> None:
         rules = (Rule(model="m", prompt_tokens_over=1, pool="smol"), Rule(model="m", pool="synthetic"))
         assert self.planned(settings_with(*rules), "smol") == "synthetic"
+
+
+class TestWhatTheOperatorIsTold:
+    def told(self, what: str, *engines: str, known: tuple[str, ...] = (), drained: tuple[str, ...] = ()) -> list[str]:
+        about = {"pool": "smol", "slots": 1, "running": 0, "queued": {}, "oldest_queued_ms": {}, "at": 1}
+        workers = [PoolStatus.model_validate(about | {"worker": e, "engine": e}) for e in engines]
+        drains = [PoolDrain(pool="smol", engine=e, drained=True, who="ada@desk", at=1) for e in drained]
+        settings = Settings(engines={"smol": known} if known else {})
+        return consequences(settings, "smol", what, State(drains, workers))
+
+    def test_an_engine_that_nobody_has_may_be_mistyped(self) -> None:
+        [warning] = self.told("a:2", "a:1", "b:1")
+        assert "no worker of smol has said" in warning
+        assert self.told("a:1", "a:1", "b:1") == []
+
+    def test_the_last_engine_goes_on(self) -> None:
+        assert self.told("a:1", known=("a:1", "b:1")) == []
+        assert "goes on until one is" in self.told("a:1", known=("a:1", "b:1"), drained=("b:1",))[0]
 
 
 async def test_a_drained_engine_is_the_last_that_is_asked() -> None:
