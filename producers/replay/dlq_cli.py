@@ -24,7 +24,7 @@ from parley.timeline.cli import WIDE, Moment
 from parley.timeline.redact import redacted
 from parley.timeline.show import printable
 from producers.replay.letters import Letter, Redrive, Refusal
-from producers.replay.redrive import Wanted, plan, read_letters, send
+from producers.replay.redrive import Wanted, at_most, plan, read_letters, send
 from schemas.base import Millis
 from schemas.wire import EVENTS, BadRecord, decoder, header
 
@@ -114,7 +114,7 @@ def show(letter: str, show_content: bool, json_wanted: bool) -> None:
 @click.option("--topic", "topics", multiple=True, metavar="NAME", help="All from this topic. Repeatable.")
 @click.option("--since", type=Moment(), help="Only letters since this age (2h) or time.")
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=100, show_default=True, help="Letters at most, the oldest."
+    "--limit", type=click.IntRange(min=1), default=100, show_default=True, help="Letters sent at most, the oldest."
 )
 @click.option("--as-new-turn", is_flag=True, help="Prompts go back as new turns of their sessions, accepted now.")
 @click.option("--yes", is_flag=True, help="Send. Without it nothing is sent, only shown.")
@@ -157,8 +157,8 @@ async def _redrive(
     settings: Settings, wanted: Wanted, limit: int, as_new_turn: bool, yes: bool
 ) -> list[tuple[Redrive | Refusal, int | None]]:
     async with open_spans(settings.kafka, "parley-dlq") as spans:
-        letters = (await read_letters(spans, wanted))[:limit]
-        decisions = await plan(settings, spans, letters, as_new_turn=as_new_turn)
+        letters = await read_letters(spans, wanted)
+        decisions = at_most(limit, await plan(settings, spans, letters, as_new_turn=as_new_turn))
     sent: dict[str, int] = {}
     if yes:
         async for redrive, offset in send(settings, [one for one in decisions if isinstance(one, Redrive)]):

@@ -117,6 +117,15 @@ async def plan(
     return decisions
 
 
+def at_most(limit: int, decisions: Sequence[Redrive | Refusal]) -> list[Redrive | Refusal]:
+    """The decisions up to the last of `limit` letters that go back.
+
+    What is done, or refused, takes no place: run again and again, it gets to the end of the queue, whose letters stay.
+    """
+    going = [number for number, decision in enumerate(decisions) if isinstance(decision, Redrive)]
+    return list(decisions if len(going) <= limit else decisions[: going[limit]])
+
+
 async def send(settings: Settings, redrives: Sequence[Redrive]) -> AsyncIterator[tuple[Redrive, int]]:
     """Send them back one after the other, each to its own topic and partition; gives the offset of each.
 

@@ -135,6 +135,9 @@ async def test_a_limit_and_what_options_choose(talk: Talk) -> None:
         (names[0], "sent"),
         (names[1], "sent"),
     ]
+    again = await talk.command(dlq, "redrive", *names, "--group", group, "--limit", "2", "--yes", "--json")
+    outcomes = [one["outcome"] for one in json.loads(again.output)]
+    assert outcomes == ["done", "done", "sent"], "letters stay in the queue: what is done takes nobody's place"
     none = await talk.command(dlq, "redrive")
     assert (none.exit_code, "say which" in none.output) == (2, True)
 

@@ -26,6 +26,7 @@ from producers.replay.letters import (
     decide,
     new_turn,
 )
+from producers.replay.redrive import at_most
 from schemas.base import Route
 from schemas.prompts import PromptAccepted
 from schemas.turns import Feedback, SessionChanged
@@ -213,3 +214,10 @@ class TestPrompts:
     def test_one_under_another_sessions_key_is_refused(self) -> None:
         one = replace(letter(prompt(), topic=PROMPTS), key=b"0" * 32)
         assert "its key is not its session's" in refused(one, as_new_turn=True)
+
+
+def test_a_limit_counts_what_goes_back_and_nothing_else() -> None:
+    goes, done = Redrive(letter(b""), b"", (), ""), Refusal(letter(b""), "", done=True)
+    assert at_most(1, [done, done, goes, done, goes]) == [done, done, goes, done]
+    assert at_most(2, [goes, done, goes, done]) == [goes, done, goes, done]
+    assert at_most(9, []) == []
