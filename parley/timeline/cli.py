@@ -24,7 +24,7 @@ from parley.timeline.fold import Entry
 from parley.timeline.pick import Where
 from parley.timeline.read import DEFAULT_LIMIT, Timeline, Window, follow_timeline, read_timeline
 from parley.timeline.show import Line, Show, as_json, lines, summary
-from parley.timeline.target import Target, parse_target
+from parley.timeline.target import PREFIXES, Target, parse_target
 from parley.timeline.topic import Extent
 from parley.timeline.topic_cli import Offsets, TopicRequest, log_topic, pick_of
 from parley.topics import parse_duration
@@ -115,7 +115,8 @@ def show(
     of_topic = [partition, offsets, session, response, user, types, where, raw]
     try:
         with in_one_line():
-            if "." in what:
+            target = _target(what)
+            if target is None:
                 if raw and not show_content:
                     raise click.UsageError("--raw shows what was written: say --show-content, too, which is recorded")
                 first, last = offsets or (None, None)
@@ -135,14 +136,28 @@ def show(
                 raise click.UsageError("these options choose records of a TOPIC; a conversation is shown as a whole")
             else:
                 printing = _Printing(json_wanted, show_content)
-                asyncio.run(
-                    _log(Settings(), parse_target(what), Window(since, until, limit), archive, follow, printing)
-                )
+                asyncio.run(_log(Settings(), target, Window(since, until, limit), archive, follow, printing))
     except KeyboardInterrupt:
         return
 
 
 log.add_command(archive_command)
+
+
+def _target(what: str) -> Target | None:
+    """The conversation or response that is named; None: what is no id is a topic's name.
+
+    Raises:
+        ParleyError: invalid_request: it is meant as an id, and is none.
+    """
+    if "." in what:
+        return None
+    try:
+        return parse_target(what)
+    except ParleyError:
+        if what.startswith(PREFIXES):
+            raise
+        return None
 
 
 async def _log(

@@ -15,6 +15,9 @@ from parley.ids import (
     session_of,
 )
 
+PREFIXES = ("conv_", "resp_", "msg_")
+"""What public ids begin with."""
+
 
 @dataclass(frozen=True, slots=True)
 class Target:

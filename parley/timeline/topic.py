@@ -62,7 +62,8 @@ async def read_topic(settings: Settings, source: Source, topic: str, extent: Ext
     """
     count = (await source.existing([topic])).get(topic)
     if count is None:
-        raise ParleyError("not_found", f"{topic} {source.missing}")
+        nor_an_id = "" if "." in topic else "; nor is it an id: those are conv_…, resp_…, msg_…, or a session's UUID"
+        raise ParleyError("not_found", f"{topic} {source.missing}{nor_an_id}")
     if extent.partition is not None and extent.partition >= count:
         raise ParleyError("not_found", f"{topic} has the partitions 0 to {count - 1}")
     chosen = [extent.partition] if extent.partition is not None else home(settings.topics, topic, count, pick)

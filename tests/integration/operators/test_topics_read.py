@@ -69,6 +69,15 @@ async def test_what_cannot_be_is_refused_with_what_to_do(talk: Talk) -> None:
         assert (await talk.command(log, *wrong)).exit_code == 2, wrong
 
 
+async def test_what_is_no_id_is_a_topics_name_with_a_dot_or_without(talk: Talk) -> None:
+    changelog = await talk.command(log, "parley-usage-hours-changelog")
+    assert (changelog.exit_code, "records read" in changelog.output) == (0, True), changelog.output
+    missing = await talk.command(log, "nothing-here")
+    assert (missing.exit_code, "does not exist" in missing.output) == (1, True)
+    assert "nor is it an id" in missing.output
+    assert "names nothing" in (await talk.command(log, "resp_mistyped")).output
+
+
 async def test_contents_are_left_out_also_raw_and_whoever_reads_them_is_in_the_log(talk: Talk) -> None:
     response = await talk.whole_turn(await talk.lane(3), "the quick brown fox", ["jumps"])
     only = ("--session", str(talk.session))
