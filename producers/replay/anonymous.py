@@ -25,6 +25,8 @@ _KEYS = Keys((b"no edge's secret: of fixtures, 32",))
 _HASHES = frozenset({"key_hash", "body_hash", "opened_with"})
 _MACHINES = frozenset({"engine", "worker", "writer", "who"})
 """Fields whose values may name a machine or a person who operates it."""
+_DROPPED = frozenset({"traceparent"})
+"""Ids that a client made: they lead to its own traces."""
 
 
 class Disguise:
@@ -58,6 +60,8 @@ class Disguise:
     def _value(self, value: Any, name: str) -> Any:
         if name in OPAQUE:
             return type(value)()
+        if name in _DROPPED:
+            return None
         if isinstance(value, dict):
             return {key: self._value(inner, key) for key, inner in value.items()}
         if isinstance(value, list):

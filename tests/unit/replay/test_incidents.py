@@ -89,6 +89,10 @@ class TestDisguise:
         for secret in ("Ada's", "hideout", "4711!", str(USER), SESSION.hex, str(SESSION), response(1)):
             assert secret not in kept, secret
 
+    def test_nothing_leads_to_the_traces_of_a_client(self) -> None:
+        event = started(1, traceparent=f"00-{'a' * 32}-{'b' * 16}-01")
+        assert Disguise(content=True).event(event.model_dump(mode="json"))["traceparent"] is None
+
     def test_texts_stay_when_they_are_asked_for_but_ids_do_not(self) -> None:
         kept = incident_of(TARGET, entries(), None, content=True).model_dump_json()
         assert "Ada's hideout" in kept
