@@ -75,7 +75,7 @@ def drain(what: str, wait: float) -> None:
 @click.argument("what", metavar="POOL[/ENGINE]")
 def resume(what: str) -> None:
     """Put it back into use."""
-    _run(lambda settings: _say(settings, *_named(settings, what), drained=False))
+    _run(lambda settings: _say(settings, *named(settings, what), drained=False))
     click.echo(f"{what} is in use")
 
 
@@ -105,7 +105,7 @@ def status(json_wanted: bool) -> None:
 
 
 async def _drain(settings: Settings, what: str, wait_s: float) -> int:
-    name, engine = _named(settings, what)
+    name, engine = named(settings, what)
     for warning in consequences(settings, name, engine, await _look(settings)):
         click.echo(warning, err=True)
     await _say(settings, name, engine, drained=True)
@@ -120,13 +120,15 @@ async def _drain(settings: Settings, what: str, wait_s: float) -> int:
     return busy
 
 
-def _named(settings: Settings, what: str) -> tuple[str, str | None]:
+def named(settings: Settings, what: str) -> tuple[str, str | None]:
     """(pool, engine) of POOL[/ENGINE].
 
     Raises:
-        ParleyError: not_found.
+        ParleyError: not_found; invalid_request: an engine is meant, and none is named.
     """
-    name, _, engine = what.partition("/")
+    name, slash, engine = what.partition("/")
+    if slash and not engine:  # smol/$ENGINE, and nobody has set that: not the whole pool
+        raise ParleyError("invalid_request", f"{what!r} names no engine: `{name}` is the whole pool")
     if name not in settings.topics.pools:
         raise ParleyError("not_found", f"there is no pool {name}: topics.yaml has {', '.join(settings.topics.pools)}")
     given = settings.engines.get(name, ())

@@ -13,7 +13,7 @@ from inference_workers.engine.client import EngineClient
 from inference_workers.engine.pool import Engines
 from parley.drains import Drains
 from parley.errors import ParleyError
-from parley.pools_cli import State, consequences
+from parley.pools_cli import State, consequences, named
 from parley.session import Session
 from parley.settings import Settings, WorkerSettings
 from parley.topics import POOLS, Rule, Topics, load_topics
@@ -103,6 +103,13 @@ class TestWhatTheOperatorIsTold:
         [warning] = self.told("a:2", "a:1", "b:1")
         assert "no worker of smol has said" in warning
         assert self.told("a:1", "a:1", "b:1") == []
+
+    def test_an_engine_without_a_name_is_not_the_whole_pool(self) -> None:
+        """`parley pool drain smol/$ENGINE`, and nobody has set that."""
+        assert named(Settings(), "smol") == ("smol", None)
+        assert named(Settings(), "smol/a:1") == ("smol", "a:1")
+        with pytest.raises(ParleyError, match="names no engine"):
+            named(Settings(), "smol/")
 
     def test_the_last_engine_goes_on(self) -> None:
         assert self.told("a:1", known=("a:1", "b:1")) == []
