@@ -68,11 +68,11 @@ async def replay(stage: Stage, past: Source, manifest: Manifest, prompts: Prompt
     left = await stage.left(records, topics)
     async with _working(settings, stage.shadow, pool, guard) as (producer, group):
         await stage.play(group, producer, left, topics, manifest.rate)
-    after: dict[str, Answered] = {}
-    await stage.read(TURNS, lambda record: _take_end(record, after))
-    before: dict[str, Answered] = {}
-    await read_after(past, TURNS, prompts.taken, life_ms(settings.protocol), lambda record: _take_end(record, before))
-    return compare(manifest, prompts.in_time(), before, after)
+    after: dict[str, TurnEnded] = {}
+    await stage.read(TURNS, lambda record: take_end(record, after))
+    before: dict[str, TurnEnded] = {}
+    await read_after(past, TURNS, prompts.taken, life_ms(settings.protocol), lambda record: take_end(record, before))
+    return compare(manifest, prompts.in_time(), answered(before), answered(after))
 
 
 def pool_of(settings: Settings, manifest: Manifest, requests: Mapping[str, InferenceRequest]) -> Pool:
@@ -159,11 +159,19 @@ def _allowed(request: InferenceRequest) -> Verdict:
     return Verdict.model_validate(about | {"policy": "not known", "model": "not known", "at": now_ms()})
 
 
-def _take_end(record: Record, found: dict[str, Answered]) -> None:
+def take_end(record: Record, found: dict[str, TurnEnded]) -> None:
+    """Keep the end that stands: of the greatest epoch, so not what a zombie has said later."""
     with suppress(BadRecord):
         event = decode_turns_event(record.value)
         if isinstance(event, TurnEnded):
-            found[event.response] = Answered.by(event)
+            known = found.get(event.response)
+            if known is None or known.epoch < event.epoch:
+                found[event.response] = event
+
+
+def answered(ends: Mapping[str, TurnEnded]) -> dict[str, Answered]:
+    """What each response's end says of its answer."""
+    return {response: Answered.by(ended) for response, ended in ends.items()}
 
 
 @asynccontextmanager

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from parley.topics import TURNS
+from producers.replay.answering import take_end
 from producers.replay.answers import END, NO_END, NO_REQUEST, TEXT, Answered, change, compare, diff, likeness
 from producers.replay.report import SAME
 from schemas.base import Timings, Usage
-from tests.unit.core.core_events import answered, ended, failed, response
-from tests.unit.replay.replay_parts import manifest, prompt, taken
+from schemas.turns import TurnEnded
+from tests.unit.core.core_events import answered, ended, failed, response, started
+from tests.unit.replay.replay_parts import manifest, prompt, record, taken
 
 
 def answer(text: str = "one two three", ttft: int = 40, **fields: object) -> Answered:
@@ -40,6 +43,15 @@ def test_words_that_are_gone_and_new_are_marked() -> None:
 def test_an_end_without_tokens_has_no_time_to_the_first() -> None:
     found = Answered.by(ended(1, status="failed", failure=failed(retryable=True), output=()))
     assert (found.ttft_ms, found.reason, found.text) == (None, "engine_error", "")
+
+
+def test_the_end_that_stands_is_compared_and_not_what_a_zombie_said_later() -> None:
+    found: dict[str, TurnEnded] = {}
+    for epoch, text in (((1, 1, 1, 1), "one"), ((1, 1, 2, 1), "one two"), ((1, 1, 1, 1), "zombie")):
+        take_end(record(ended(1, epoch=epoch, output=answered(text)), TURNS), found)
+    take_end(record(started(1), TURNS), found)
+    take_end(record(b"{", TURNS), found)
+    assert [Answered.by(end).text for end in found.values()] == ["one two"]
 
 
 def test_the_report_puts_both_side_by_side_and_texts_only_when_asked_for() -> None:
