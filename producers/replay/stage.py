@@ -17,12 +17,15 @@ from parley.log.producer import Producer
 from parley.log.ranges import Record
 from parley.log.spans import Span, Spans
 from parley.settings import KafkaSettings, Settings
+from parley.topics import Topic
 from producers.replay.shadow import INPUTS_HEADER, PREFIX, SOURCE_HEADER, Shadow
 from schemas.wire import Headers, header
 
 BATCH = 500
 """Records that may be unacknowledged while feeding."""
 TICK_S = 0.02
+KEPT_MS = 7 * 86_400_000
+"""How long a replay's own topics hold what it has done: one that was stopped goes on as if it had not been."""
 PATIENCE_S = 300.0
 """A role that ends no record for so long is stuck; the longest answer takes two minutes."""
 
@@ -62,13 +65,13 @@ class Stage:
     """Given one line of progress."""
 
     async def make(self, names: Iterable[str]) -> None:
-        """The replay's own topics, each as its live one is; those that are there stay as they are.
+        """The replay's own topics; those that are there stay as they are.
 
         Raises:
             ParleyError: log_unavailable.
         """
         topics = self.settings.topics
-        own = [topics.topics[name].model_copy(update={"name": self.shadow.name(name)}) for name in names]
+        own = [own_topic(self.shadow, topics.topics[name]) for name in names]
         async with connect(self.settings.kafka) as admin:
             await admin.create(own, replication=topics.replication, min_insync_replicas=topics.min_insync_replicas)
 
@@ -130,6 +133,16 @@ class Stage:
         for name in topics:
             await self.read(name, take)
         return found
+
+
+def own_topic(shadow: Shadow, live: Topic) -> Topic:
+    """A replay's own topic in the place of a live one: as that is, and kept for at least `KEPT_MS`.
+
+    Live verdicts and tokens are gone after two hours, for nobody waits for them any more. Those of a replay are what
+    its group's commits say is done: without them a turn that was judged would have no verdict, and never get one.
+    """
+    kept = None if live.retention_ms is None else max(live.retention_ms, KEPT_MS)
+    return live.model_copy(update={"name": shadow.name(live.name), "retention_ms": kept})
 
 
 async def feed(producer: Producer, records: Iterable[Fed], rate: float, marks: Headers = ()) -> int:

@@ -7,8 +7,10 @@ import pytest
 from parley.errors import ParleyError
 from parley.log.held import Held
 from parley.log.ranges import Record
+from parley.topics import CONTROL, DLQ, PROMPTS, TOKENS, TURNS, VERDICTS, load_topics
 from producers.replay.prompts import Prompts
 from producers.replay.shadow import SOURCE_HEADER, Shadow, ShadowRole
+from producers.replay.stage import own_topic
 from schemas.wire import REPLAY_HEADER, BadRecord, header
 from tests.unit.core.core_events import response
 from tests.unit.replay.replay_parts import prompt, record
@@ -51,6 +53,17 @@ class TestNames:
     def test_a_name_that_could_reach_another_replays_topics_is_none(self, name: str) -> None:
         with pytest.raises(ParleyError, match="names no replay"):
             Shadow(name)
+
+
+class TestTopics:
+    @pytest.mark.parametrize("name", [PROMPTS, VERDICTS, TOKENS, TURNS, CONTROL, DLQ])
+    def test_what_was_done_yesterday_is_there_when_it_goes_on_today(self, name: str) -> None:
+        """Live verdicts and tokens are kept for two hours; the commits that say that they are there, for days."""
+        live = load_topics().topics[name]
+        own = own_topic(SHADOW, live)
+        assert own.retention_ms is not None
+        assert own.retention_ms >= 2 * 86_400_000
+        assert (own.name, own.partitions, own.cleanup) == (f"replay.r1.{name}", live.partitions, "delete")
 
 
 class TestMarks:
