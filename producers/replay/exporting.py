@@ -68,7 +68,9 @@ async def export_slice(
 
 
 def _write(lines: list[dict[str, Any]], out: Path) -> None:
+    """A new file is its owner's alone: it may hold what people wrote."""
     try:
+        out.touch(mode=0o600)
         out.write_bytes(b"".join(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in lines))
     except OSError as error:
         raise ParleyError("invalid_request", f"cannot write {out}: {error.strerror or error}") from error

@@ -97,8 +97,8 @@ class Manifest(_Value):
         return hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]
 
     def save(self, folder: Path) -> None:
-        """Write it whole, or leave the one that was there."""
-        folder.mkdir(parents=True, exist_ok=True)
+        """Write it whole, or leave the one that was there. The folder, if it is new, is its owner's alone."""
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = folder / f".{FILE}"
         draft.write_text(self.model_dump_json(indent=2) + "\n")
         draft.replace(folder / FILE)

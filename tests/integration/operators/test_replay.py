@@ -158,6 +158,7 @@ class TestAnExport:
         asked = ("--session", str(talk.session), "--out", str(file), "--yes", "--show-content")
         assert (await talk.command(replay, "export", *asked)).exit_code == 0
         assert HARMLESS in file.read_text()
+        assert file.stat().st_mode & 0o077 == 0, "it is its owner's alone"
         assert "by parley replay export" in (await talk.command(log, str(talk.session))).output
 
     async def test_bytes_that_nobody_can_read_are_exported_as_such(self, talk: Talk, tmp_path: Path) -> None:

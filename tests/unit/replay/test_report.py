@@ -109,6 +109,10 @@ class TestTheManifest:
         assert written_report(tmp_path) == written
         assert {output.name for output in Manifest.load(tmp_path).outputs} == {"report.json", "report.html"}
 
+    def test_a_folder_that_may_hold_what_people_wrote_is_its_owners(self, tmp_path: Path) -> None:
+        manifest(content=True).save(tmp_path / "replay-r1")
+        assert (tmp_path / "replay-r1").stat().st_mode & 0o077 == 0
+
     def test_a_file_that_was_changed_is_not_shown_as_the_report(self, tmp_path: Path) -> None:
         write(a_report(), tmp_path)
         (tmp_path / REPORT).write_text((tmp_path / REPORT).read_text().replace("newly blocked", "same"))
