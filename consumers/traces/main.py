@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from consumers.traces.otlp import Collector
 from consumers.traces.spans import spans
 from parley.clock import now_ms
+from parley.log.groups import GroupReader
 from parley.log.views import Entry, ViewConsumer
 from parley.process import HEALTH, until_stopped
 from parley.settings import Settings
@@ -22,7 +23,7 @@ GROUP = "traces"
 async def run(settings: Settings, since_ms: Millis) -> None:
     """Export until SIGTERM or SIGINT; what is exported by then is committed.
 
-    :param since_ms: how long ago a turn may have ended to be exported: a group that is new begins with a week of them.
+    :param since_ms: how long ago a turn may have ended for a group that is new: it would begin with a week of them.
     """
     stop = asyncio.Event()
     await until_stopped(export(settings, since_ms, stop), stop.set)
@@ -31,10 +32,10 @@ async def run(settings: Settings, since_ms: Millis) -> None:
 async def export(settings: Settings, since_ms: Millis, stop: asyncio.Event) -> None:
     """Export until `stop` is set. A collector that is away is waited for: partitions pause, nothing is passed over."""
     collector = Collector()
-    begun = now_ms()
+    oldest = await _oldest(settings, since_ms)
 
     async def apply(entries: Sequence[Entry[TurnsEvent]]) -> None:
-        ended = [e.event for e in entries if isinstance(e.event, TurnEnded) and e.appended > begun - since_ms]
+        ended = [e.event for e in entries if isinstance(e.event, TurnEnded) and e.appended > oldest]
         if ended:
             await collector.send([span for event in ended for span in spans(event)])
 
@@ -42,3 +43,14 @@ async def export(settings: Settings, since_ms: Millis, stop: asyncio.Event) -> N
         await ViewConsumer(settings, GROUP, [TURNS], decode_turns_event, apply, HEALTH).run(stop)
     finally:
         await collector.close()
+
+
+async def _oldest(settings: Settings, since_ms: Millis) -> Millis:
+    """What ended before is passed over: nothing by a group that goes on, however long it was away.
+
+    Raises:
+        ParleyError: log_unavailable.
+    """
+    async with GroupReader(settings.kafka) as groups:
+        goes_on = bool((await groups.read(GROUP)).committed)
+    return 0 if goes_on else now_ms() - since_ms

@@ -68,10 +68,13 @@ def spans(ended: TurnEnded) -> list[Span]:
 def _child(ended: TurnEnded, trace: str, root: str, name: str, start: Millis, end: Millis) -> Span:
     if name != "engine":
         return Span(name, trace, _id(ended.response, name), root, start, max(start, end))
-    about = {"gen_ai.operation.name": "text_completion", "gen_ai.request.model": ended.model_revision or ended.model}
+    model = ended.model_revision or ended.model
+    about: dict[str, Value] = {"gen_ai.operation.name": "text_completion", "gen_ai.request.model": model}
     if ended.engine:
         host, _, port = ended.engine.rpartition(":")
-        about |= {"server.address": host or ended.engine, "server.port": port}
+        about |= (
+            {"server.address": host, "server.port": int(port)} if port.isdecimal() else {"server.address": ended.engine}
+        )
     return Span(
         f"text_completion {ended.model}",
         trace,

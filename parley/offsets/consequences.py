@@ -55,7 +55,7 @@ KNOWN = (
     Known(
         "traces",
         "parley traces",
-        "of turns that ended within its --since, traces are sent once more",
+        "traces of their turns are sent once more, under the same ids",
         "their turns have no trace",
     ),
     Known(

@@ -97,9 +97,9 @@ async def settings(kafka_of_its_own: str) -> Settings:
 
 
 @asynccontextmanager
-async def exporting(settings: Settings) -> AsyncIterator[None]:
+async def exporting(settings: Settings, since_ms: int = 60_000) -> AsyncIterator[None]:
     stop = asyncio.Event()
-    task = asyncio.create_task(export(settings, 60_000, stop))
+    task = asyncio.create_task(export(settings, since_ms, stop))
     try:
         yield
     finally:
@@ -151,3 +151,19 @@ async def test_a_collector_that_is_away_is_waited_for(settings: Settings, port: 
         assert not collector.spans
         with collector.serving(port):
             await collector.has(event)
+
+
+async def test_what_ended_while_the_role_was_away_is_exported_however_long_that_was(
+    settings: Settings, port: int
+) -> None:
+    """Only a group that is new begins with turns of a while ago."""
+    before, meanwhile = a_turn(4003), a_turn(4004)
+    collector = Collector()
+    with collector.serving(port):
+        async with exporting(settings):
+            await put(settings, before)
+            await collector.has(before)
+        await put(settings, meanwhile)
+        await asyncio.sleep(0.2)
+        async with exporting(settings, since_ms=100):
+            await collector.has(meanwhile)

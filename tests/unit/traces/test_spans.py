@@ -50,7 +50,7 @@ def test_attributes_are_those_of_the_conventions() -> None:
     assert own.attributes["gen_ai.usage.input_tokens"] == 7
     assert own.attributes["gen_ai.response.finish_reasons"] == ("content_filter",)
     [engine] = [child for child in children if child.calls]
-    assert (engine.attributes["server.address"], engine.attributes["server.port"]) == ("10.0.0.7", "8001")
+    assert (engine.attributes["server.address"], engine.attributes["server.port"]) == ("10.0.0.7", 8001)
 
 
 def test_nothing_that_was_said_is_in_a_trace() -> None:
