@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from parley.archive.read import Archive
-from parley.archive.write import Archived, alone, archive_topic
+from parley.archive.write import Archived, alone, archive_topics
 from parley.cli_errors import in_one_line
 from parley.errors import ParleyError
 from parley.log.admin import connect
@@ -74,7 +74,7 @@ async def _archive(settings: Settings, folder: Path, names: tuple[str, ...]) -> 
             raise ParleyError("not_found", f"there is no topic {', '.join(absent)}")
         async with open_spans(settings.kafka, "parley-archive") as spans:
             counts = await spans.existing(names or _kept(settings.topics, live))
-            return [await archive_topic(spans, folder, topic, counts[topic]) for topic in sorted(counts)]
+            return await archive_topics(spans, folder, counts)
 
 
 def _kept(topics: Topics, live: list[str]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -56,6 +56,22 @@ def alone(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
+
+
+async def archive_topics(source: Source, folder: Path, counts: Mapping[str, int]) -> list[Archived]:
+    """Each of these topics, by their numbers of partitions. The caller is `alone`.
+
+    Raises:
+        ParleyError: as `archive_topic`, unless the topic was deleted meanwhile (`parley topics gc`): others go on.
+    """
+    done = []
+    for topic in sorted(counts):
+        try:
+            done.append(await archive_topic(source, folder, topic, counts[topic]))
+        except ParleyError:
+            if await source.existing([topic]):
+                raise
+    return done
 
 
 async def archive_topic(source: Source, folder: Path, topic: str, partitions: int) -> Archived:

@@ -15,7 +15,7 @@ from aiokafka.structs import ConsumerRecord
 from parley.archive.lines import line_of, record_of
 from parley.archive.manifest import load
 from parley.archive.read import Archive
-from parley.archive.write import alone, archive_topic
+from parley.archive.write import alone, archive_topic, archive_topics
 from parley.errors import ParleyError
 from parley.log.ranges import Record
 from parley.log.spans import Span
@@ -143,6 +143,36 @@ def test_a_run_that_fails_counts_for_nothing_and_the_next_one_does_it_again(tmp_
     assert run(source, tmp_path) == 2
     assert everything(tmp_path) == [(0, 0), (0, 1), (0, 2), (1, 0)]
     assert Archive(tmp_path).damaged() == []
+
+
+class Vanishing(Kept):
+    """A source one of whose topics is deleted between being listed and being read."""
+
+    def __init__(self, *records: Record, gone: str, listed: bool) -> None:
+        super().__init__(*records)
+        self.gone = gone
+        self.listed = listed
+
+    async def existing(self, topics: Iterable[str]) -> dict[str, int]:
+        return {topic: 2 for topic in topics if self.listed or topic != self.gone}
+
+    async def bounds(self, wheres: Iterable[TopicPartition]) -> dict[TopicPartition, Span]:
+        wheres = list(wheres)
+        if any(where.topic == self.gone for where in wheres):
+            raise ParleyError("log_unavailable", "nobody leads it")
+        return await super().bounds(wheres)
+
+
+def test_a_topic_that_is_deleted_meanwhile_does_not_keep_the_others_from_being_archived(tmp_path: Path) -> None:
+    """Session topics come and go while a run works through hundreds of them."""
+    counts = {"chat.tokens.s.1": 1, TOPIC: 2}
+    source = Vanishing(record(0, 0), gone="chat.tokens.s.1", listed=False)
+    with alone(tmp_path):
+        assert [one.topic for one in asyncio.run(archive_topics(source, tmp_path, counts))] == [TOPIC]
+    assert everything(tmp_path) == [(0, 0)]
+    away = Vanishing(gone="chat.tokens.s.1", listed=True)
+    with alone(tmp_path), pytest.raises(ParleyError, match="nobody leads it"):
+        asyncio.run(archive_topics(away, tmp_path, counts))
 
 
 def test_a_process_that_dies_before_the_manifest_leaves_no_trace(tmp_path: Path) -> None:
