@@ -74,7 +74,7 @@ def lag(
     it has waited, or run, for longer than the group may take; docs/operations.md tells the states.
     """
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
-    console = Console()
+    console = Console(markup=False)  # names of groups and members are their owners' words
     try:
         with in_one_line():
             settings = Settings()
@@ -91,7 +91,7 @@ def lag(
     if json_wanted:
         click.echo(json.dumps(as_json(report), indent=2))
     else:
-        (console if console.is_terminal else Console(width=WIDE)).print(_shown(report, every))
+        (console if console.is_terminal else Console(width=WIDE, markup=False)).print(_shown(report, every))
     if check:
         raise SystemExit(exit_code(report))
 

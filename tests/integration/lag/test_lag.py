@@ -45,6 +45,13 @@ async def test_a_group_that_never_was_has_an_answer(stage: Stage) -> None:
     assert (code, seen["kafka_state"], seen["members"], seen["partitions"]) == (0, "Dead", 0, [])
 
 
+async def test_a_groups_name_is_shown_as_it_is(stage: Stage) -> None:
+    topic, group = await stage.topic(), f"[/{group_name()}]"
+    await stage.commit(group, topic, {0: 0})
+    result = await stage.command("--group", group, "--once")
+    assert (result.exit_code, group in result.output) == (0, True), result.exception
+
+
 async def test_what_retention_took_is_not_backlog_and_its_loss_is_named(stage: Stage) -> None:
     """Field case F68: 1,000 records, deleted up to 900; group A has no commit, group B committed 500."""
     topic, a, b = await stage.topic(), group_name(), group_name()
