@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
@@ -37,6 +38,8 @@ _NO_COORDINATOR = (
     GroupLoadInProgressError,
     NotCoordinatorForGroupError,
 )
+CONSUMERS = "consumer"
+"""Kafka's word for the kind of group that reads topics."""
 UUID_TAIL = len("-00000000-0000-0000-0000-000000000000")
 """What Kafka appends to a member's name to make its id."""
 
@@ -131,7 +134,7 @@ class GroupReader:
     async def _read(self, name: str) -> GroupState:
         node = await self._client.find_coordinator(name)
         [answer] = await self._client.describe_consumer_groups([name], node)
-        code, _, state, _, _, members, *_ = answer.groups[0]
+        code, _, state, kind, _, members, *_ = answer.groups[0]
         if code:  # of the offsets' answer aiokafka drops it: none at all would look like a group that never committed
             raise for_code(code)(f"group {name}")
         offsets = await self._client.list_consumer_group_offsets(name, node)
@@ -139,9 +142,15 @@ class GroupReader:
         return GroupState(
             name,
             state,
-            tuple(_member(*member[:5]) for member in members),
+            members_of(kind, members),
             {where: commit for where, commit in committed.items() if commit[0] >= 0},
         )
+
+
+def members_of(kind: str, told: Iterable[Sequence[Any]]) -> tuple[Member, ...]:
+    """Members as DescribeGroups tells of them; those of another kind of group (Kafka Connect) hold no partitions."""
+    read = kind == CONSUMERS
+    return tuple(_member(*about[:3], *(about[3:5] if read else (b"", b""))) for about in told)
 
 
 def _member(member_id: str, _client: str, host: str, metadata: bytes, assignment: bytes) -> Member:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.lag.counting import Look, count
-from parley.log.groups import GroupState, Member
+from parley.log.groups import GroupState, Member, members_of
 from parley.ownership import Claim, Progress
 
 HERE = TopicPartition("t", 0)
@@ -114,3 +114,10 @@ def test_a_rebalance_makes_no_running_turn_wait(state: str, assigned: set[TopicP
     group = GroupState("g", state, (member,), {})
     assert group.holds("worker-0:abc", HERE) is held
     assert not group.holds("worker-1:abc", HERE), "it has left, or was thrown out"
+
+
+def test_members_of_a_group_that_reads_no_topics_are_named_and_not_read() -> None:
+    """Kafka Connect keeps its own words where consumers keep topics and partitions."""
+    tail = "-00000000-0000-0000-0000-000000000000"
+    told = [(f"connect-1{tail}", "client", "/10.0.0.1", b"\x00\x01http://10.0.0.1", b"\xff")]
+    assert members_of("connect", told) == (Member("connect-1", "10.0.0.1", frozenset(), frozenset()),)
