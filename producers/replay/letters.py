@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from uuid import UUID
 
 from parley.ids import Keys, message_id, new_response_id
 from parley.log.dlq import PREFIX
@@ -150,7 +151,7 @@ def decide(
         return Refusal(letter, f"{letter.topic} no longer holds what came after it: was it redriven? Nobody can tell")
     try:
         if letter.topic == PROMPTS:
-            return _new_turn(letter, past, mint, operator)
+            return _new_turn(letter, past, topics, mint, operator)
         return _event(letter, past, topics, operator)
     except BadRecord as error:
         return Refusal(letter, f"this version can't read it either, it would only come back: {error}")
@@ -175,9 +176,7 @@ def _hopeless(letter: Letter, topics: Topics) -> str | None:
 
 def _event(letter: Letter, past: Past, topics: Topics, operator: str) -> Redrive | Refusal:
     event = decode_turns_event(letter.value)
-    if letter.key != session_key(event.session.hex) or letter.source_partition != partition_of(
-        letter.key, topics.topics[TURNS].partitions
-    ):
+    if not _at_home(letter, event.session, topics):
         return Refusal(letter, "its key is not its session's: views would see it out of order")
     if isinstance(event, SessionChanged | Feedback) and past.said_later:
         return Refusal(letter, "the user changed the same thing since: going back would undo that")
@@ -185,10 +184,16 @@ def _event(letter: Letter, past: Past, topics: Topics, operator: str) -> Redrive
     return Redrive(letter, letter.value, _marked(letter, operator), event.type)
 
 
-def _new_turn(letter: Letter, past: Past, mint: Mint, operator: str) -> Redrive | Refusal:
+def _at_home(letter: Letter, session: UUID, topics: Topics) -> bool:
+    """It came from where its session's records are."""
+    key = session_key(session.hex)
+    return letter.key == key and letter.source_partition == partition_of(key, topics.topics[letter.topic].partitions)
+
+
+def _new_turn(letter: Letter, past: Past, topics: Topics, mint: Mint, operator: str) -> Redrive | Refusal:
     prompt = _prompt(letter.value)
-    if letter.key != session_key(prompt.session.hex):
-        return Refusal(letter, "its key is not its session's")
+    if not _at_home(letter, prompt.session, topics):
+        return Refusal(letter, "its key is not its session's, or its partition")
     if past.status not in (None, "failed", "expired"):
         return Refusal(letter, f"its turn is in the log and {past.status}: a new turn would answer twice")
     new = mint(prompt)

@@ -202,7 +202,10 @@ async def _look_for_turns(settings: Settings, spans: Spans, letters: Sequence[Le
     sources: dict[str, str] = {}
     since: dict[TopicPartition, Millis] = {}
     margin_ms = int(1000 * settings.protocol.margin_s)
+    count = (await spans.existing([TURNS])).get(TURNS, 0)
     for letter in letters:
+        if not 0 <= letter.source_partition < count:
+            continue  # nobody of ours wrote that letter: what it says of itself keeps no other one waiting
         try:
             sources[_prompt(letter.value).response] = letter.source
         except BadRecord:

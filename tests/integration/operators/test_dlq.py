@@ -9,14 +9,14 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 
-from parley.log.dlq import dead_letter
+from parley.log.dlq import PREFIX, dead_letter
 from parley.log.ranges import Record
 from parley.timeline.cli import log
 from parley.topics import DLQ, PROMPTS, TURNS
 from producers.replay.dlq_cli import dlq
 from producers.replay.letters import SOURCE_HEADER
 from schemas.prompts import PromptAccepted
-from schemas.wire import decoder, header
+from schemas.wire import decoder, encode, header
 from tests.integration.operators.conftest import Talk
 
 pytestmark = pytest.mark.stack
@@ -140,6 +140,18 @@ async def test_a_limit_and_what_options_choose(talk: Talk) -> None:
     assert outcomes == ["done", "done", "sent"], "letters stay in the queue: what is done takes nobody's place"
     none = await talk.command(dlq, "redrive")
     assert (none.exit_code, "say which" in none.output) == (2, True)
+
+
+async def test_a_letter_from_a_partition_that_there_is_not_keeps_no_other_one_waiting(talk: Talk) -> None:
+    _, good = await an_end(talk)
+    route = await talk.lane(3)
+    prompt = encode(talk.prompt(talk.response(route), route, "hi"))
+    about = {"topic": PROMPTS, "partition": "99", "offset": "0", "timestamp": "1", "group": "orchestrator"}
+    odd = tuple((PREFIX + name, value.encode()) for name, value in about.items())
+    offset = await talk.producer.send(DLQ, prompt, key=talk.key, partition=talk.partition, headers=odd)
+    result = await talk.command(dlq, "redrive", good, f"{talk.partition}@{offset}", "--as-new-turn", "--json")
+    outcomes = {one["letter"]: one["outcome"] for one in json.loads(result.output)}
+    assert outcomes == {good: "planned", f"{talk.partition}@{offset}": "refused"}
 
 
 async def test_a_request_is_refused_whatever_is_said(talk: Talk) -> None:

@@ -214,6 +214,8 @@ class TestPrompts:
     def test_one_under_another_sessions_key_is_refused(self) -> None:
         one = replace(letter(prompt(), topic=PROMPTS), key=b"0" * 32)
         assert "its key is not its session's" in refused(one, as_new_turn=True)
+        astray = letter(prompt(), topic=PROMPTS, group="orchestrator", source_partition=(PARTITION + 1) % 16)
+        assert "or its partition" in refused(astray, as_new_turn=True)
 
 
 def test_a_limit_counts_what_goes_back_and_nothing_else() -> None:
