@@ -56,6 +56,13 @@ async def timeline(system: System, what: str, *options: str) -> list[dict[str, A
     return [json.loads(line) for line in (await system.command("log", what, "--json", *options)).splitlines()]
 
 
+async def test_no_group_of_a_running_system_lacks_a_topic(system: System) -> None:
+    """Also Faust's, which has topics of its own: whoever lacks one pages somebody."""
+    for name in ("parley-usage", "moderation", "history-sessions"):
+        seen = await lag_until(system, name, lambda group: group.members > 0 and group.kafka_state == "Stable")
+        assert (seen.missing, seen.left) == ((), ()), name
+
+
 async def test_a_long_answer_runs_and_is_not_lag(system: System) -> None:
     """Records that run and records that wait are told apart, from outside of the group."""
     await lag_until(system, "worker-synthetic", lambda group: group.unfinished == 0)  # answers that others left
