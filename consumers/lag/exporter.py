@@ -167,7 +167,7 @@ async def look_on(
         try:
             async with GroupReader(settings.kafka) as reader, open_spans(settings.kafka, "parley-lag") as spans:
                 while not stop.is_set():
-                    exporter.seen = await look(survey, reader, spans)
+                    exporter.seen = await look(survey, reader, spans, health)
                     health.beat()
                     health.ready()
                     await _pause(stop, interval_s)
@@ -179,14 +179,14 @@ async def look_on(
             await _pause(stop, interval_s)
 
 
-async def look(survey: Survey, reader: GroupReader, spans: Spans) -> Seen:
-    """Ask the brokers, once.
+async def look(survey: Survey, reader: GroupReader, spans: Spans, health: Health) -> Seen:
+    """Ask the brokers, once. One that takes long lives: to be restarted for it would leave everybody without figures.
 
     Raises:
         ParleyError: log_unavailable.
     """
     began = time.monotonic()
-    report = await survey.look(reader, spans)
+    report = await survey.look(reader, spans, health.beat)
     count = (await spans.existing([DLQ])).get(DLQ, 0)
     letters = await spans.bounds(TopicPartition(DLQ, number) for number in range(count))
     return Seen(report, letters, time.monotonic() - began)

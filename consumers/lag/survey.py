@@ -6,7 +6,7 @@ between (milliseconds), and is never negative. All of it is asked from outside, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from aiokafka import TopicPartition
@@ -90,23 +90,26 @@ class Survey:
         self._watched = groups
         self._history = History((group.name for group in groups), int(1000 * window_s))
 
-    async def look(self, reader: GroupReader, spans: Spans) -> Report:
-        """One report.
+    async def look(self, reader: GroupReader, spans: Spans, alive: Callable[[], None] = lambda: None) -> Report:
+        """One report. `alive` is called whenever brokers have answered about one more group: some take long.
 
         Raises:
             ParleyError: log_unavailable.
         """
-        states = [await reader.read(watched.name) for watched in self._watched]
+        states = []
+        for watched in self._watched:
+            states.append(await reader.read(watched.name))
+            alive()
         topics = {t for state in states for t in _topics_of(state)} | {t for w in self._watched for t in w.topics or ()}
         existing = await spans.existing(topics | {CAPACITY})
         scopes = [_scope(watched, state, existing) for watched, state in zip(self._watched, states, strict=True)]
         bounds = await spans.bounds({where for scope in scopes for where in scope.partitions})
         now = now_ms()
         await self._history.read(spans, now)
-        groups = [
-            await self._group(spans, watched, state, scope, bounds, now)
-            for watched, state, scope in zip(self._watched, states, scopes, strict=True)
-        ]
+        groups = []
+        for watched, state, scope in zip(self._watched, states, scopes, strict=True):
+            groups.append(await self._group(spans, watched, state, scope, bounds, now))
+            alive()
         return Report(now, tuple(groups), await _pools(spans, now) if CAPACITY in existing else ())
 
     async def _group(

@@ -11,7 +11,9 @@ from aiokafka.structs import OffsetAndMetadata
 
 from consumers.lag.groups import Patience, Watched
 from consumers.lag.states import State
-from consumers.lag.survey import PartitionLag
+from consumers.lag.survey import PartitionLag, Survey
+from parley.log.groups import GroupReader
+from parley.log.spans import open_spans
 from tests.integration.lag.conftest import Stage, holding
 
 pytestmark = pytest.mark.stack
@@ -50,6 +52,15 @@ async def test_a_groups_name_is_shown_as_it_is(stage: Stage) -> None:
     await stage.commit(group, topic, {0: 0})
     result = await stage.command("--group", group, "--once")
     assert (result.exit_code, group in result.output) == (0, True), result.exception
+
+
+async def test_a_look_that_takes_long_says_that_it_lives(stage: Stage) -> None:
+    """Of the exporter's loop, which would be restarted for being stuck, and never come to the end of a look."""
+    beats: list[int] = []
+    survey = Survey([Watched(group_name()), Watched(group_name())], 60)
+    async with GroupReader(stage.settings.kafka) as reader, open_spans(stage.settings.kafka, "test") as spans:
+        await survey.look(reader, spans, lambda: beats.append(len(beats)))
+    assert len(beats) == 4, "each group is read, then judged"
 
 
 async def test_what_retention_took_is_not_backlog_and_its_loss_is_named(stage: Stage) -> None:
