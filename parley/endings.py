@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from parley import __version__
+from parley.errors import failure
 from parley.ids import message_id
+from parley.stores.stored import StoredTurn
 from parley.transcript import Transcript
-from schemas.base import NO_EPOCH, Dispatch, Item, Part, Refusal, Text, Timings
+from schemas.base import NO_EPOCH, Dispatch, Item, Part, Refusal, Text, Timings, epoch_of
 from schemas.prompts import InferenceRequest
 from schemas.routes import Terminal
 from schemas.turns import TurnEnded, TurnStarted
@@ -63,6 +65,35 @@ def expired(of: TurnStarted, dispatch: Dispatch, *, at: int) -> TurnEnded:
         epoch=NO_EPOCH,
         status="expired",
         failure=of.failure,
+        output=(),
+        timings=Timings(accepted=of.accepted_at, ended=at),
+        ended_at=at,
+    )
+
+
+def lost(of: StoredTurn, takeover: int, *, at: int) -> TurnEnded:
+    """The end of a turn whose log was lost with its text, said by the holder with this takeover.
+
+    Takeovers count from 1 again in a new log: the dispatch is above the one that the store has.
+    """
+    dispatch = (max(takeover, of.dispatch[0] + 1), 0)
+    return TurnEnded(
+        response=of.response,
+        session=of.session,
+        user=of.user,
+        tier=of.tier,
+        turn=of.turn,
+        parent=of.parent,
+        model=of.model,
+        pool=of.pool,
+        accepted_at=of.accepted_at,
+        listed=of.listed,
+        store=of.kept,
+        code=__version__,
+        dispatch=dispatch,
+        epoch=epoch_of(dispatch, takeover, 1),
+        status="failed",
+        failure=failure("log_unavailable", "the answer was lost: ask again"),
         output=(),
         timings=Timings(accepted=of.accepted_at, ended=at),
         ended_at=at,

@@ -36,6 +36,8 @@ class Past:
     def __init__(self, shard: Shard, session: Session) -> None:
         self.known = False
         """The session's turns are all here: the fold has seen it begin, or its past was read from the store."""
+        self.may_be_empty = False
+        """A prompt has said that it begins the session: neither log nor store need know of it."""
         self.size = 0
         """Bytes of the turns that came from the store."""
         self._shard = shard
@@ -48,6 +50,7 @@ class Past:
         """Know the past: that of a session which the fold has not seen begin is read from the store, once.
 
         Of a very long one as much as a context after `parent` (default: the newest turn) can hold, and as keys live.
+        One that is known nowhere began nowhere: a store that has lost everything is no reason to number from 1 again.
 
         Raises:
             ParleyError: store_unavailable, store_inconsistent: the turn waits; it never runs with a shorter memory.
@@ -60,6 +63,8 @@ class Past:
             if not self.known:
                 since = now_ms() - int(settings.protocol.key_life_s * 1000)
                 await load_turns(self._shard.tools.store, session, enough, since)
+                if session.user is None and not self.may_be_empty:
+                    raise ParleyError("store_inconsistent", "the message store knows nothing of the session")
                 self.known = True
                 self._loaded()
             newest = session.newest
@@ -85,14 +90,16 @@ class Past:
             return
         came = self._came.setdefault(response, now_ms())
         deadline = came + int(self._shard.tools.settings.protocol.start_deadline_s * 1000)
+        why = ParleyError("store_unavailable", "the message store does not answer in time")
         for attempt in count():
             try:
                 async with asyncio.timeout((deadline - now_ms()) / 1000):
                     await self.learn(parent)
                 return
             except TimeoutError:
-                raise ParleyError("store_unavailable", "the message store does not answer in time") from None
+                raise why from None
             except ParleyError as error:
+                why = error
                 log.warning("session %s waits for its past: %s", self._session.id, error)
                 pause = pause_s(attempt)
                 if now_ms() + pause * 1000 >= deadline:

@@ -16,7 +16,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Literal
 
 from consumers.orchestrator.cold import Past
-from consumers.orchestrator.ending import end_on_route, end_turn
+from consumers.orchestrator.ending import end_lost, end_on_route, end_turn
 from consumers.orchestrator.planning import parent_of, plan, request, started
 from parley.clock import now_ms
 from parley.errors import ParleyError, failure
@@ -111,6 +111,7 @@ class Conversation:
         # The session of a key is the same for all who send that key: only without one it is surely new. All that
         # has happened since a prompt came was folded, so a session that it began is known.
         self.past.known = self.past.known or (event.new_session and event.key_hash is None)
+        self.past.may_be_empty = self.past.may_be_empty or event.new_session
         if event.key_hash is None and not self._arriving:
             self._admit(prompt)
             return
@@ -279,7 +280,7 @@ class Conversation:
             if prompt in self._waiting:
                 self._end_aside(prompt, "failed", error.failure())
             return
-        if prompt not in self._waiting or prompt.response in self.session.turns:
+        if prompt not in self._waiting or prompt.response in self.session.turns or self._serial() is not None:
             return
         if self._is_being_ended(parent_of(self.session, prompt.event)):
             # Beside. What of it belongs to the conversation, and to this prompt's memory, is known when it has ended.
@@ -321,8 +322,8 @@ class Conversation:
         """A started turn without an end: its request is sent if this holder has not, or its end is written."""
         decision = turn.started
         if decision is None:
-            raise ParleyError("store_inconsistent", "a turn of the session has no end and no beginning in the log")
-        if decision.pool is None:
+            await end_lost(self, turn)
+        elif decision.pool is None:
             await self._finish(decision, turn, decision.why or "failed", decision.failure)
         elif now_ms() > decision.deadline + self.shard.tools.settings.protocol.max_turn_age_s * 1000:
             await self._finish(decision, turn, "failed", failure("expired", "the answer did not come in time"))

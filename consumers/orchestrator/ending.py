@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from itertools import count
 from typing import TYPE_CHECKING, Literal
@@ -9,10 +10,12 @@ from typing import TYPE_CHECKING, Literal
 from consumers.orchestrator.planning import ending
 from parley import stages
 from parley.clock import now_ms
-from parley.endings import expired, turn_ended
+from parley.endings import expired, lost, turn_ended
+from parley.errors import ParleyError
 from parley.log.producer import TopicUnknown
 from parley.log.ranges import RouteGone
 from parley.log.taking import take_turn
+from parley.session import Turn
 from parley.topics import TURNS
 from parley.transcript import Transcript
 from schemas.base import Failure, Route, Timings, Usage, epoch_of
@@ -22,6 +25,8 @@ from schemas.turns import TurnStarted
 if TYPE_CHECKING:
     from consumers.orchestrator.conversation import Conversation
     from consumers.orchestrator.shard import Shard
+
+log = logging.getLogger(__name__)
 
 
 async def end_turn(
@@ -90,6 +95,30 @@ async def end_turn(
     offset = await tools.log_turn(ended, held.partition)
     stages.observe(ended)
     await tools.follower.reached(TURNS, held.partition, offset)
+
+
+async def end_lost(conversation: Conversation, turn: Turn) -> None:
+    """End a turn that the store has begun and the log does not know: its log was lost, and its route with it.
+
+    The state log alone is told, under a dispatch above the lost one. That may be greater than any that this log sees
+    for long, so nothing but an end is ever written under it.
+
+    Raises:
+        ParleyError: log_unavailable, store_unavailable; store_inconsistent: the store knows its end by now.
+    """
+    shard = conversation.shard
+    await shard.catch_up()  # what is in the store was in its log before: were it this log, the turn would be folded now
+    if turn.started is not None or turn.status is not None:
+        return
+    stored = await (await shard.tools.store.get()).turn_of(conversation.session.id, turn.response)
+    if stored is None or stored.status is not None:
+        raise ParleyError("store_inconsistent", f"turn {turn.number} of the session has changed in the store")
+    await shard.held.prove(urgent=True)
+    ended = lost(stored, shard.held.takeover, at=now_ms())
+    log.error("turn %d of session %s is in the store alone: it is ended", turn.number, conversation.session.id)
+    offset = await shard.tools.log_turn(ended, shard.held.partition)
+    stages.observe(ended)
+    await shard.tools.follower.reached(TURNS, shard.held.partition, offset)
 
 
 async def _take_opened(shard: Shard, started: TurnStarted) -> tuple[Fence, Transcript | None]:

@@ -90,3 +90,7 @@ class SimStore:
                 )
         wanted = [turn for turn in turns if turn.turn > after and (before is None or turn.turn < before)]
         return sorted(wanted, key=lambda turn: turn.turn, reverse=newest_first)[:limit]
+
+    async def turn_of(self, session: UUID, response: str) -> StoredTurn | None:
+        turns = await self.turns(session, limit=1_000_000)
+        return next((turn for turn in turns if turn.response == response), None)

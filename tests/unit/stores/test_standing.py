@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from uuid import UUID
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from parley import ids
+from parley.endings import lost
 from parley.session import Session
 from parley.stores.stored import Standing, standing
 from schemas.base import Dispatch, Epoch, Item, Route, Text, epoch_of
@@ -65,6 +67,16 @@ def test_the_newest_decision_stands_while_the_turn_runs() -> None:
 def test_an_end_under_an_overruled_decision_is_void() -> None:
     fold = standing([started((1, 1)), started((2, 1)), ended((1, 1), (1, 1, 1, 1))])
     assert fold.ended is None
+
+
+@pytest.mark.parametrize("takeover", [1, 9])
+def test_the_end_of_a_turn_whose_log_was_lost_stands_wherever_the_new_log_has_it(takeover: int) -> None:
+    """Offsets and takeovers begin anew: the store may have the turn's beginning behind its end, and above it."""
+    start = started((7, 3))
+    end = lost(standing([start]).turn((), ()), takeover, at=2)
+    for order in ([start, end], [end, start]):
+        turn = standing(order).turn((), ())
+        assert (turn.status, turn.pool) == ("failed", start.pool)
 
 
 def test_an_ended_turn_stays_ended() -> None:
