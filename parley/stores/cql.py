@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -66,6 +67,9 @@ _UNAVAILABLE = (
     OSError,
 )
 """What may be better in a moment. A write among these may have been applied all the same: write again."""
+
+_NO_TABLE = re.compile(r"unconfigured table|(table|keyspace) \S+ (does not|doesn't) exist", re.IGNORECASE)
+"""What a store says that has lost its data, or another one in its place."""
 
 
 class CqlClient:
@@ -181,6 +185,10 @@ class CqlClient:
             try:
                 await loop.run_in_executor(self._submitters, submit)
                 return await answer
+            except InvalidRequest as error:
+                if _NO_TABLE.search(str(error)):
+                    raise _no_tables(error) from error
+                raise
             except _UNAVAILABLE as error:
                 raise self._unavailable(error) from error
 
