@@ -32,15 +32,23 @@ class TopicUnknown(ParleyError):
 
 
 class Producer:
-    """A process's way into the log. Sends of one partition keep their order until one fails."""
+    """A process's way into the log. Sends of one partition keep their order until one fails.
 
-    def __init__(self, settings: KafkaSettings, name: str, *, linger_ms: int | None = None) -> None:
+    aiokafka tries for as long as the brokers that it knows are away. Roles wait for them; people do not: with
+    `patience_s`, `send` waits so long, and while a partition owes an answer its next sends are refused at once.
+    """
+
+    def __init__(
+        self, settings: KafkaSettings, name: str, *, linger_ms: int | None = None, patience_s: float | None = None
+    ) -> None:
         self._settings = settings
         self._name = name
         self._linger_ms = settings.linger_ms if linger_ms is None else linger_ms
         self._generations: list[AIOKafkaProducer] = []
         self._from: dict[TopicPartition, int] = {}
         self._renewing = asyncio.Lock()
+        self._patience_s = patience_s
+        self._overdue: dict[TopicPartition, asyncio.Future[RecordMetadata]] = {}
 
     async def start(self) -> None:
         """Connect.
@@ -63,7 +71,16 @@ class Producer:
             ParleyError: log_unavailable: whether the record is or will be in the log is not known;
                 request_too_large: it is not.
         """
-        return await self.acknowledged(await self.post(topic, value, key=key, partition=partition, headers=headers))
+        where = TopicPartition(topic, partition)
+        if (before := self._overdue.get(where)) is not None and not before.done():
+            raise ParleyError("log_unavailable", f"{topic}-{partition} acknowledges nothing")
+        future = await self.post(topic, value, key=key, partition=partition, headers=headers)
+        try:
+            async with asyncio.timeout(self._patience_s):
+                return await self.acknowledged(future)
+        except TimeoutError:
+            self._overdue[where] = future
+            raise ParleyError("log_unavailable", f"{topic}-{partition} has not acknowledged a record yet") from None
 
     async def send_keyed(self, topic: str, value: bytes, *, key: bytes, count: int, headers: Headers = ()) -> int:
         """`send` to the key's partition of a topic that has `count` partitions."""

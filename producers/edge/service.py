@@ -165,7 +165,7 @@ async def open_edge(settings: Settings) -> AsyncIterator[Edge]:
     feeds = Feeds(LINGER_S)
     lanes = LaneReader(settings.kafka, lanes_of(instance, topics.lanes), feeds)
     ranges = RangeReader(settings.kafka, f"{instance}-ranges")
-    producer = Producer(settings.kafka, instance)
+    producer = Producer(settings.kafka, instance, patience_s=settings.kafka.request_timeout_ms / 1000)
     kept = Kept(settings.messages)
 
     async def make_topic(session: UUID) -> bool:
