@@ -20,6 +20,7 @@ from parley.errors import ParleyError
 from parley.stores.sessions import SessionRow
 from parley.stores.stored import StoredTurn
 from producers.edge.acceptance import Author, Idempotency, check_key, idempotency, key_reused, own_session
+from producers.edge.kept import may_run
 from producers.edge.problems import parse
 from producers.edge.resource import Json, item_object, message_object
 from producers.edge.responses import json_response, read_body
@@ -143,7 +144,7 @@ async def list_items(request: Request) -> ASGIApp:
         for turn in turns:
             if turn.user != author.user:
                 raise ParleyError("not_found", "There is no such conversation.")
-            items = list(_items(turn))
+            items = list(_items(turn, may_run(turn, edge.settings.protocol)))
             found += reversed(items) if newest_first else items
         if skip is not None and any(item["id"] == skip for item in found):
             found = found[[item["id"] for item in found].index(skip) + 1 :]
@@ -174,13 +175,13 @@ async def _turn_after(request: Request, edge: Edge, session: UUID) -> int:
     return turn.turn
 
 
-def _items(turn: StoredTurn) -> Iterator[Json]:
+def _items(turn: StoredTurn, running: bool) -> Iterator[Json]:
     if not turn.kept:
         return
     about = {"response_id": turn.response}
     for item in turn.items:
         yield item_object(item) | about
-    if turn.status is None:
+    if running:
         yield message_object(ids.message_id(turn.response, len(turn.items)), "in_progress", []) | about
     for item in turn.output:
         yield item_object(item) | about

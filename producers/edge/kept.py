@@ -11,8 +11,9 @@ import logging
 import time
 from uuid import UUID
 
+from parley.clock import now_ms
 from parley.errors import ParleyError
-from parley.settings import MessagesSettings
+from parley.settings import MessagesSettings, ProtocolSettings
 from parley.stores.messages import MessageStore
 from parley.stores.stored import SessionHeader, StoredTurn
 
@@ -20,6 +21,15 @@ log = logging.getLogger(__name__)
 
 RETRY_S = 2.0
 """How long a failed attempt to connect is believed before the next."""
+
+
+def may_run(turn: StoredTurn, protocol: ProtocolSettings) -> bool:
+    """The turn has no end and may get one. An older one has ended in a log that was lost with the end.
+
+    A request is taken up to max_turn_age after its prompt, has its deadlines, and is ended max_turn_age after them.
+    """
+    lasts_s = 2 * protocol.max_turn_age_s + protocol.start_deadline_s + protocol.answer_limit_s + protocol.margin_s
+    return turn.status is None and now_ms() - turn.accepted_at <= lasts_s * 1000
 
 
 class Kept:

@@ -21,7 +21,7 @@ from parley.log.ranges import RangeReader, RouteGone
 from parley.settings import Settings
 from parley.topics import TOKENS
 from producers.edge.feeds import Feed, Feeds
-from producers.edge.kept import Kept
+from producers.edge.kept import Kept, may_run
 from producers.edge.live import Live
 from producers.edge.placing import Placing
 from producers.edge.replayed import replay
@@ -37,6 +37,11 @@ BREATHE_EVERY = 200
 def not_kept() -> ParleyError:
     """What is said of a response whose text is not to be had any more."""
     return ParleyError("previous_response_not_found", "The response was deleted, or was not to be stored.")
+
+
+def was_lost() -> ParleyError:
+    """What is said of a response whose end was lost with the log that had it."""
+    return ParleyError("log_unavailable", "The answer was lost. Ask again.")
 
 
 class Reading:
@@ -148,7 +153,9 @@ class Reading:
         if route.topic != TOKENS and not await self._placing.exists(route.topic):
             raise RouteGone(f"{route.topic} does not exist")
         end = await self._ranges.end_offset(route.topic, route.partition)
-        if end <= route.start:
+        if end < route.start:
+            raise RouteGone(f"{route.topic}-{route.partition} ends before the turn began: it is another log")
+        if end == route.start:
             return route.start
         async with contextlib.aclosing(self._ranges.follow(route.topic, route.partition, route.start)) as records:
             async for record in records:
@@ -173,12 +180,13 @@ class Reading:
         turn = await self._kept.turn_of(address.session, response)
         if turn is not None and turn.kept and turn.user == feed.user:
             if turn.status is None:
-                return response_object(response, turn.echo)
+                running = response_object(response, turn.echo)
+                return running if may_run(turn, self._settings.protocol) else running | _failed(was_lost())
             return replay(turn, address.session).response or {}
         shown = response_object(response, {})
         if not self._is_past(address) and not self._live.is_deleted(address.session, feed.user):
             return shown | {"status": "queued"}  # neither log nor store says anything yet
-        return shown | {"status": "failed", "error": failure_object(not_kept().failure())}
+        return shown | _failed(not_kept())
 
     def _is_past(self, address: ResponseAddress) -> bool:
         """So old that the log or the store would know of it."""
@@ -194,6 +202,10 @@ class Reading:
         except ParleyError:
             return False
         return header is not None and header.deleted and header.user == feed.user
+
+
+def _failed(error: ParleyError) -> Json:
+    return {"status": "failed", "error": failure_object(error.failure())}
 
 
 def _stop(task: asyncio.Task[None]) -> None:
