@@ -22,6 +22,8 @@ from schemas.turns import TurnEnded, TurnStarted
 
 E_ = TypeVar("E_")
 Clock = Literal["log", "edge", "worker"]
+_OF_A_TURN = (PromptAccepted, Verdict, Opened, TurnStarted, InferenceRequest, Fence, Delta, Terminal, TurnEnded)
+"""What a turn is made of. Its timeline also has what came later: a thumb, whoever read it, a zombie's words."""
 SKEW_MS = 5
 """Clocks that differ by less are not worth a word: appends themselves take as long."""
 
@@ -155,7 +157,7 @@ class _Fold:
         made = Waterfall(
             self._response,
             self._began(),
-            max(entry.at for entry in self._entries),
+            self._last(),
             status=self._ended.status if self._ended else None,
             turn=told.turn if told else None,
             pool=told.pool if told else None,
@@ -177,6 +179,10 @@ class _Fold:
         if made.status is None:
             made.notes.append("the turn has not ended")
         return made
+
+    def _last(self) -> Millis:
+        own = [e.at for e in self._entries if e.void is None and isinstance(e.event, _OF_A_TURN)]
+        return max(own or [entry.at for entry in self._entries])
 
     def _began(self) -> Millis:
         accepted = self._prompt or self._started

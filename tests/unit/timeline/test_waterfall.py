@@ -11,9 +11,11 @@ from rich.console import Console
 from parley.timeline.fold import Entry
 from parley.timeline.waterfall import Gaps, Run, Stage, Waterfall, gaps, waterfall
 from parley.timeline.waterfall_show import FIRST, REST, as_json, drawn
-from parley.topics import PROMPTS, TOKENS, TURNS, VERDICTS
+from parley.topics import AUDIT, PROMPTS, TOKENS, TURNS, VERDICTS
 from schemas.base import Epoch, Timings
+from schemas.operations import ContentRead
 from schemas.prompts import PromptAccepted, Verdict
+from schemas.turns import Feedback
 from tests.unit.core.core_events import (
     ROUTE,
     SESSION,
@@ -90,6 +92,17 @@ def span(fall: Waterfall, name: str) -> tuple[int, int | None]:
     """A stage's ends, in ms from acceptance on."""
     [stage] = [stage for stage in fall.stages if stage.name == name]
     return stage.start - T0, None if stage.end is None else stage.end - T0
+
+
+def test_what_happens_to_a_turn_later_is_no_time_of_it() -> None:
+    """A thumb the next day, an operator who looks at it, a zombie that wakes up: it did not take that long."""
+    turn = whole()
+    turn.put(40_000, TOKENS, delta(4, "z", "zombie"), "after the end")
+    turn.put(60_000, TURNS, Feedback(response=response(1), session=SESSION, user=USER, rating="up", at=1))
+    about = {"who": "ada@desk", "command": "parley log", "session": SESSION, "response": response(1), "what": "it"}
+    turn.put(86_400_000, AUDIT, ContentRead.model_validate(about | {"at": 1}))
+    assert turn.fall().last - T0 == 340
+    assert "completed after 340 ms" in printed(turn.fall())
 
 
 def test_every_stage_of_a_turn_is_told() -> None:
