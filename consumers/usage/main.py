@@ -39,7 +39,7 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:
     await producer.start()
     try:
         with tempfile.TemporaryDirectory(prefix="parley-usage-") as data:
-            app = make_app(settings, producer, data)
+            app = make_app(settings, producer, HEALTH, data)
             started = asyncio.create_task(app.start())
             stopped = asyncio.create_task(stopping.wait())
             crashed = asyncio.create_task(app.wait_until_stopped())

@@ -15,6 +15,9 @@ A process that was paused, and lost its partitions meanwhile, may still send an 
 newer one. Recovery and reports therefore keep, for a key, the record with the greatest `through`. (Only if compaction
 had removed the newer one, and nothing more came in that hour, would the older one stand.)
 
+When too many of a partition's records can't be read, it is no bad record but a bad deployment (parley.log.losses): the
+partition stands still, which is that none of its records from there on is let go.
+
 Size. The tables are in memory and are rebuilt from their changelogs at the start: an `Hour` for each user, hour and
 partition with a turn, for HOURS_KEPT; a `Turn` for each turn, for as long as another end of it may come, and up to
 an hour more. At a hundred bytes a record a million active user-hours are 100 MB: then `store` becomes rocksdb://,
@@ -25,6 +28,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from typing import Any, cast
@@ -37,7 +41,9 @@ from prometheus_client import Counter
 
 from consumers.usage.names import APP
 from consumers.usage.tally import HOUR_MS, Counted, Hour, count, hour_key, hour_of, parse_hour_key, turn_key
+from parley.health import Health
 from parley.log.dlq import dead_letter
+from parley.log.losses import Losses
 from parley.log.producer import Producer
 from parley.settings import ProtocolSettings, Settings
 from parley.topics import DLQ, TURNS
@@ -113,10 +119,11 @@ class UsageTables:
     turns: ConfirmedTable
 
 
-def make_app(settings: Settings, producer: Producer, data: str) -> faust.App:
+def make_app(settings: Settings, producer: Producer, health: Health, data: str) -> faust.App:
     """The application, ready to be started in the running event loop.
 
-    `producer` is for the dead-letter queue, `data` a folder for what Faust insists on keeping in files (nothing).
+    `producer` is for the dead-letter queue, `data` a folder for what Faust insists on keeping in files (nothing), and
+    `health` is told of partitions that stand still.
     """
     kafka = settings.kafka
     app = faust.App(
@@ -147,7 +154,7 @@ def make_app(settings: Settings, producer: Producer, data: str) -> faust.App:
     )
     hours, turns = (cast(ConfirmedTable, app.Table(name, key_type=str)) for name in ("hours", "turns"))
     tables = UsageTables(app, hours, turns)
-    counting = Counting(settings, tables, producer)
+    counting = Counting(settings, tables, producer, health)
     source = app.topic(TURNS, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw")
     app.agent(source, name="usage")(counting.run)
     app.task(counting.confirm)
@@ -170,19 +177,24 @@ async def _stand_still(app: Any, /, *_: Any, **__: Any) -> None:
 class Counting:
     """The agent: one record of chat.turns after the other."""
 
-    def __init__(self, settings: Settings, tables: UsageTables, producer: Producer) -> None:
+    def __init__(self, settings: Settings, tables: UsageTables, producer: Producer, health: Health) -> None:
         self._settings = settings
         self._tables = tables
         self._producer = producer
+        self._health = health
         self._kept_ms = turn_kept_ms(settings.protocol)
         self._sweep_after: dict[int, int] = {}
         self._confirmed_ms: dict[int, int] = {}
+        self._losses: dict[int, Losses] = defaultdict(Losses)
+        self._still: dict[int, int] = {}
+        """Partitions that stand still until a restart, and the offset that they stand at."""
         self._unconfirmed: asyncio.Queue[tuple[Event, list[FutureMessage]]] = asyncio.Queue(IN_FLIGHT)
 
     async def run(self, stream: Any) -> AsyncIterator[None]:
         """Faust's agent; yields nothing."""
         async for event in stream.noack().events():
-            await self._take(event)
+            if not await self._take(event):
+                continue
             hours, turns = self._tables.hours.take_sent(), self._tables.turns.take_sent()
             await self._unconfirmed.put((event, [*hours, *turns]))
         return
@@ -201,22 +213,27 @@ class Counting:
             self._confirmed_ms[event.message.partition] = int(event.message.timestamp * 1000)
             event.ack()
 
-    async def _take(self, event: Event) -> None:
+    async def _take(self, event: Event) -> bool:
+        """Count it, or give it up. False: its partition stands still there."""
         message = event.message
+        still = self._still.get(message.partition)
+        if still is not None and message.offset >= still:
+            return False
         headers = _headers(message.headers)
         if header(headers, REPLAY_HEADER) is not None:
             RECORDS.labels("replay").inc()
-            return
+            return True
         try:
             taken = decode_turns_event(message.value)
         except BadRecord as error:
-            await self._bury(message, headers, error)
-            return
+            return await self._bury(message, headers, error)
         if isinstance(taken, TurnEnded):
             self._count(taken, message.partition, message.offset, int(message.timestamp * 1000))
             RECORDS.labels("counted").inc()
         else:
             RECORDS.labels("other").inc()
+        self._losses[message.partition].kept()
+        return True
 
     def _count(self, end: TurnEnded, partition: int, offset: int, at_ms: int) -> None:
         hours, turns = self._tables.hours, self._tables.turns
@@ -250,9 +267,13 @@ class Counting:
             if parse_hour_key(key)[2] < oldest:
                 del hours[key]
 
-    async def _bury(self, message: Any, headers: tuple[tuple[str, bytes], ...], error: BadRecord) -> None:
+    async def _bury(self, message: Any, headers: tuple[tuple[str, bytes], ...], error: BadRecord) -> bool:
         """Nothing of a turn is lost with it: the orchestrator answers for the turn's end, not its views."""
         log.warning("%s-%d@%d: %s", message.topic, message.partition, message.offset, error)
+        losses = self._losses[message.partition]
+        if losses.too_many:
+            self._stand_still(message.partition, message.offset)
+            return False
         record: ConsumerRecord[bytes | None, bytes | None] = ConsumerRecord(
             topic=message.topic,
             partition=message.partition,
@@ -269,6 +290,16 @@ class Counting:
         partitions = self._settings.topics.topics[DLQ].partitions
         await dead_letter(self._producer, record, group=APP, error=error, partitions=partitions)
         RECORDS.labels("dead").inc()
+        losses.lost()
+        return True
+
+    def _stand_still(self, partition: int, offset: int) -> None:
+        name = f"{TURNS}-{partition}"
+        log.error(
+            "%s stands still at offset %d: too many records can't be counted; see chat.dlq, then restart", name, offset
+        )
+        self._still[partition] = offset
+        self._health.trouble(name, f"{name} stands still: too many of its records went to the dead letters")
 
 
 def _headers(given: Any) -> tuple[tuple[str, bytes], ...]:

@@ -30,6 +30,7 @@ from consumers.usage.report import Row, read_usage
 from consumers.usage.tally import hour_of
 from parley.errors import ParleyError
 from parley.ids import Keys, new_response_id, new_session
+from parley.log.losses import LIMIT
 from parley.log.partitions import partition_of
 from parley.log.ranges import Record
 from parley.settings import Settings
@@ -277,6 +278,28 @@ async def test_bad_records_go_to_the_dead_letters_and_the_next_good_one_counts(s
         b"parley-usage",
         b"turn.ended",
     )
+
+
+async def test_a_partition_of_which_hardly_anything_can_be_read_stands_still_and_the_others_go_on(
+    settings: Settings, log: Log
+) -> None:
+    """A bad deployment must not empty the topic into the dead letters; the right one counts what comes then."""
+    user, session = uuid4(), new_session()
+    beside = next(one for one in iter(lambda: turn(user), None) if _where(one.session, log) != _where(session, log))
+    start = await ends_of(settings, DLQ)
+    async with running(settings):
+        for _ in range(LIMIT + 5):
+            await log.raw(b"{", session)
+        await log.write(turn(user).model_copy(update={"session": session}), beside)
+        assert await counted(settings, user, 1) == (1, 10, 20, 30)
+        letters = [one for one in await records_from(settings, DLQ, start) if one.key == session.hex.encode()]
+        assert len({dict(one.headers)["x-dlq-offset"] for one in letters}) == LIMIT
+    async with running(settings):  # what was given up is behind it: the few that are left are bad records
+        assert await counted(settings, user, 2) == (2, 20, 40, 60)
+
+
+def _where(session: UUID, log: Log) -> int:
+    return partition_of(session.hex.encode(), log.partitions)
 
 
 async def ends_of(settings: Settings, topic: str) -> dict[TopicPartition, int]:
