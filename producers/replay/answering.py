@@ -32,7 +32,7 @@ from producers.replay.ports import ShadowFollower, ShadowProducer, ShadowRanges
 from producers.replay.prompts import Prompt, Prompts, read_after
 from producers.replay.report import Report
 from producers.replay.shadow import Shadow, ShadowRole
-from producers.replay.stage import Fed, Stage, patient
+from producers.replay.stage import KEPT_MS, Fed, Stage, patient
 from schemas.base import TIERS, Route
 from schemas.prompts import InferenceRequest, Verdict
 from schemas.turns import TurnEnded
@@ -42,8 +42,8 @@ SLOTS = 4
 """Runs at once on an engine that live turns need."""
 MOST = 1_000
 """Turns: they share few lanes, and a turn reads its lane from the beginning to see what it has said before."""
-PATIENCE_MS = 86_400_000
-"""Deadlines of a replay: nobody waits for its answers."""
+PATIENCE_MS = KEPT_MS
+"""Deadlines of a replay: nobody waits for its answers, and it may go on for as long as its topics hold it."""
 _request = decoder(InferenceRequest)
 _verdict = decoder(Verdict)
 
