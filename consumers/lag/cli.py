@@ -11,9 +11,11 @@ from contextlib import aclosing
 import click
 from rich.console import Console, Group
 from rich.live import Live
+from rich.text import Text
 
 from consumers.lag.exporter import serve
 from consumers.lag.groups import Watched, expected
+from consumers.lag.live import watch
 from consumers.lag.show import as_json, exit_code, pool_lines, table
 from consumers.lag.survey import Report, Survey
 from parley.cli_errors import in_one_line
@@ -119,10 +121,13 @@ async def _once(settings: Settings, survey: Survey) -> Report:
 
 
 async def _live(settings: Settings, survey: Survey, console: Console, every: bool, interval: float) -> None:
-    with Live(console=console, screen=True, auto_refresh=False) as live:
-        async with aclosing(_reports(settings, survey, interval)) as reports:
-            async for report in reports:
-                live.update(_shown(report, every), refresh=True)
+    with Live(console=console, screen=True, auto_refresh=False) as screen:
+
+        def show(report: Report | None, notice: str) -> None:
+            parts = [Text(notice, "bold red")] if notice else []
+            screen.update(Group(*parts, *([_shown(report, every)] if report else [])), refresh=True)
+
+        await watch(lambda: _reports(settings, survey, interval), show, interval)
 
 
 async def _reports(settings: Settings, survey: Survey, interval: float) -> AsyncGenerator[Report, None]:

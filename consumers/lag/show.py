@@ -69,7 +69,7 @@ def pool_lines(report: Report) -> list[str]:
 
 
 def _oldest(ms: int) -> str:
-    return f" (oldest {_age(ms / 1000)})" if ms else ""
+    return f" (oldest {age_text(ms / 1000)})" if ms else ""
 
 
 def _summary(report: Report) -> str:
@@ -106,7 +106,7 @@ def _row(group: GroupLag, p: PartitionLag) -> list[str | Text]:
         str(p.look.end),
         _records(counts.running, ages.running_s),
         _records(counts.waiting, ages.waiting_s),
-        "" if ages.commit_s is None else _age(ages.commit_s),
+        "" if ages.commit_s is None else age_text(ages.commit_s),
         "; ".join(part for part in (p.verdict.reason, lost) if part),
     ]
 
@@ -130,10 +130,11 @@ def _shortened(name: str, limit: int = 28) -> str:
 
 
 def _records(count: int, oldest_s: float | None) -> str:
-    return "0" if not count else str(count) if oldest_s is None else f"{count} ({_age(oldest_s)})"
+    return "0" if not count else str(count) if oldest_s is None else f"{count} ({age_text(oldest_s)})"
 
 
-def _age(seconds: float) -> str:
+def age_text(seconds: float) -> str:
+    """As people say it."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     if seconds < 120:
