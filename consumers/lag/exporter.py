@@ -1,7 +1,8 @@
 """`parley lag --serve`: the survey's figures for Prometheus, so that a dead group has its figures, too.
 
 The brokers are asked again and again, and a scrape is given the last answer. When they can't be asked there are no
-figures: an old one would look like a group that stands still, or like one that is well.
+figures: an old one would look like a group that stands still, or like one that is well. While an answer is only long in
+coming the last one stays, with its time beside it, so that no alert begins to wait anew.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from aiokafka import TopicPartition
 from prometheus_client import REGISTRY
@@ -30,6 +31,9 @@ from parley.topics import DLQ
 
 log = logging.getLogger(__name__)
 
+OLD_INTERVALS = 3
+"""A look that takes so many intervals longer than the one before it is not coming, for all that anybody knows."""
+
 _GROUP = ("group",)
 _PLACE = ("group", "topic", "partition")
 _STAGE = (*_PLACE, "stage")
@@ -43,21 +47,29 @@ class Seen:
     letters: Mapping[TopicPartition, Span]
     """Of each partition of chat.dlq: its oldest offset, and the one that its next record will have."""
     took_s: float
+    ended: float = field(default_factory=time.monotonic)
+    """When it was done, by this process's own clock."""
 
 
 class Exporter(Collector):
-    """The last look, as metrics."""
+    """The last look, as metrics. A new one is expected every `interval_s` seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, interval_s: float) -> None:
         self.seen: Seen | None = None
+        self._interval_s = interval_s
 
     def collect(self) -> Iterator[Metric]:
         """Asked by the registry at each scrape, in another thread."""
         seen = self.seen
-        up = GaugeMetricFamily("parley_lag_up", "1: the brokers answered when they were last asked.")
-        up.add_metric((), seen is not None)
+        up = GaugeMetricFamily(
+            "parley_lag_up", "1: the brokers answered when they were last asked, and are not long in answering now."
+        )
+        up.add_metric((), seen is not None and self._fresh(seen))
         yield up
         yield from families(seen)
+
+    def _fresh(self, seen: Seen) -> bool:
+        return time.monotonic() - seen.ended <= OLD_INTERVALS * self._interval_s + seen.took_s
 
 
 def families(seen: Seen | None) -> Iterator[Metric]:
@@ -152,7 +164,7 @@ async def serve(settings: Settings, survey: Survey, host: str, port: int, interv
     Raises:
         OSError: the port is taken.
     """
-    exporter, health, stop = Exporter(), Health(), asyncio.Event()
+    exporter, health, stop = Exporter(interval_s), Health(), asyncio.Event()
     REGISTRY.register(exporter)
     serve_health(health, host, port)
     log.info("figures at http://%s:%d/metrics", host, port)

@@ -53,7 +53,7 @@ def _found() -> Iterator[Family]:
     for module in _modules():
         import_module(module)
     # The exporter's are registered when it serves; all others when their module is imported.
-    exporter = import_module("consumers.lag.exporter").Exporter()
+    exporter = import_module("consumers.lag.exporter").Exporter(interval_s=1)
     for collector in (*REGISTRY._collector_to_names, exporter):
         if isinstance(collector, MetricWrapperBase):
             buckets = tuple(getattr(collector, "_upper_bounds", ()))

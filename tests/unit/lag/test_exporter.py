@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 from aiokafka import TopicPartition
@@ -30,7 +31,7 @@ def partition(number: int, look: Look, ages: Ages, state: State) -> PartitionLag
 
 @pytest.fixture
 def exporter() -> Exporter:
-    return Exporter()
+    return Exporter(interval_s=5)
 
 
 @pytest.fixture
@@ -95,6 +96,21 @@ def test_without_brokers_there_is_no_old_figure(exporter: Exporter, registry: Co
     exporter.seen = None
     samples = [line for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")]
     assert samples == ["parley_lag_up 0.0"]
+
+
+def test_a_look_that_does_not_end_is_told_beside_the_figures_before_it(
+    exporter: Exporter, registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three intervals, and as long as the last look took: one that always takes long is not away."""
+    exporter.seen = seen()
+    began = time.monotonic()
+    for later, up in ((15, 1), (15.5, 0)):
+        monkeypatch.setattr("time.monotonic", lambda later=later: began + later)
+        assert registry.get_sample_value("parley_lag_up") == up, later
+    assert registry.get_sample_value("parley_lag_members", {"group": "worker"}) == 1
+    monkeypatch.undo()
+    exporter.seen = seen()
+    assert registry.get_sample_value("parley_lag_up") == 1
 
 
 async def test_brokers_that_do_not_answer_are_said_and_asked_again(exporter: Exporter, free_port: int) -> None:
