@@ -17,6 +17,16 @@ Stage = Literal["taking", "slot", "verdict", "engine", "streaming", "terminal", 
 """What a turn waits for."""
 LIMITED: frozenset[Stage] = frozenset({"slot", "verdict", "engine"})
 """Waits that have limits of their own, and may be long."""
+FAILURES = (
+    "moderation_unavailable",
+    "start_deadline_exceeded",
+    "answer_deadline_exceeded",
+    "engine_unavailable",
+    "engine_error",
+    "engine_refused",
+    "unprocessable",
+)
+"""What a worker ends turns with that is no fault of the caller's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from inference_workers.admission import Admission
+from inference_workers.course import FAILURES
 from inference_workers.engine.client import EngineClient
 from inference_workers.engine.pool import Engines
 from inference_workers.metrics import watch_engine
@@ -70,7 +71,7 @@ async def equipped(settings: Settings, pool_name: str, engine_number: int = 0) -
         load_tokenizer(pool.tokenizer, settings.tokenizers_dir),
     )
     watch_engine(pool.model, pool.name, tools.admission, lambda: tools.engines.own.drained)
-    stages.expect(pool.name)
+    stages.expect(pool.name, FAILURES)
     follower = Follower(settings.kafka, f"{name}-side")
     await asyncio.gather(tools.producer.start(), tools.tokens.start(), follower.start())
     try:

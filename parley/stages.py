@@ -9,7 +9,7 @@ a difference of two clocks that is negative counts as none.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
 from prometheus_client import Counter, Histogram
@@ -17,6 +17,9 @@ from prometheus_client import Counter, Histogram
 from parley.errors import KINDS
 from schemas.base import TIERS, Timings
 from schemas.turns import TurnEnded
+
+NO_POOL = "none"
+"""The label of turns that ended before they had one."""
 
 Stage = Literal["edge", "log", "moderation", "orchestration", "queue", "engine", "guard", "fan-out"]
 
@@ -49,16 +52,21 @@ def stages(times: Timings) -> Iterator[tuple[Stage, float]]:
     yield from _between("guard", times.first_token, times.released)
 
 
-def expect(pool: str) -> None:
-    """Tell of ends that no turn has had yet as none, so that the first one is seen to be one more."""
+def expect(pool: str | None, codes: Iterable[str]) -> None:
+    """Tell of failures that no turn has had yet as none, so that the first one is seen to be one more.
+
+    `codes` are those that the role can end a turn of the pool with and that are not the caller's fault; None: of turns
+    that got no pool.
+    """
     for tier in TIERS:
-        for code in ("moderation_unavailable", "start_deadline_exceeded", "engine_error"):
-            ENDED.labels(pool, tier, "failed", code, KINDS[code].fault)
+        for code in codes:
+            for status in ("failed", "expired") if code == "expired" else ("failed",):
+                ENDED.labels(pool or NO_POOL, tier, status, code, KINDS[code].fault)
 
 
 def observe(ended: TurnEnded) -> None:
     """Count an end that is in the log. The times of a turn that was continued are its last run's: they tell nothing."""
-    pool = ended.pool or "none"
+    pool = ended.pool or NO_POOL
     failure = ended.failure
     code = failure.code if failure is not None else "expired" if ended.status == "expired" else ""
     ENDED.labels(pool, ended.tier, ended.status, code, KINDS[code].fault if code in KINDS else "").inc()

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+FAILURES = ("overloaded", "expired", "store_unavailable", "store_inconsistent", "log_unavailable")
+"""What an orchestrator ends turns with that is no fault of the caller's."""
+
 
 async def end_turn(
     conversation: Conversation,

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from aiokafka import TopicPartition
 from prometheus_client import Gauge
 
+from consumers.orchestrator.ending import FAILURES
 from consumers.orchestrator.shard import Shard
 from consumers.orchestrator.tools import Tools
+from parley import stages
 from parley.drains import Drains
 from parley.errors import ParleyError
 from parley.log.follower import Follower
@@ -153,6 +155,8 @@ async def serve(settings: Settings, stop: asyncio.Event) -> None:
     await watermark.start()
     policy = Policy.load(settings.moderation.policy)
     drains = Drains()
+    for pool in (None, *settings.topics.pools):
+        stages.expect(pool, FAILURES)
     role = Orchestrator(Tools(settings, producer, follower, ranges, store, watermark, policy, drains), {})
     group = Group(settings, GROUP, [PROMPTS], role, HEALTH)
     follower.on_failure = group.fail

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import core_events
 import pytest
 from prometheus_client import REGISTRY
 
+from consumers.orchestrator import ending as orchestrators
+from inference_workers import course as workers
 from inference_workers import metrics
 from parley import stages
-from parley.errors import failure
+from parley.errors import KINDS, failure
 from schemas.base import Timings, Usage
 from schemas.turns import TurnEnded
 
@@ -27,7 +32,7 @@ TIMES = Timings(
 )
 
 
-def ended(pool: str, **fields: Any) -> TurnEnded:
+def ended(pool: str | None, **fields: Any) -> TurnEnded:
     given = {
         "tier": "paid",
         "pool": pool,
@@ -66,12 +71,40 @@ def test_clocks_that_differ_make_no_negative_time() -> None:
 
 def test_an_end_is_counted_once_with_its_fault() -> None:
     why = failure("moderation_unavailable", "no verdict")
-    stages.expect("stages-a")
+    stages.expect("stages-a", [why.code])
     labels = {"pool": "stages-a", "tier": "paid", "status": "failed", "code": why.code, "fault": "service"}
     assert told("parley_turns_ended_total", **labels) == 0, "known before it happens"
     stages.observe(ended("stages-a", status="failed", failure=why))
     assert told("parley_turns_ended_total", **labels) == 1
     assert told("parley_stage_seconds_count", pool="stages-a", tier="paid", stage="engine") == 1
+
+
+def test_an_end_without_a_pool_is_known_before_it_happens_and_an_expired_turn_under_both_its_names() -> None:
+    stages.expect(None, orchestrators.FAILURES)
+    for status, code in (("failed", "overloaded"), ("failed", "expired"), ("expired", "expired")):
+        labels = {"pool": "none", "tier": "free", "status": status, "code": code, "fault": "service"}
+        before = told("parley_turns_ended_total", **labels)
+        assert before is not None, (status, code)
+        stages.observe(ended(None, tier="free", status=status, failure=failure(code, "no")))
+        assert told("parley_turns_ended_total", **labels) == before + 1
+
+
+@pytest.mark.parametrize(
+    ("role", "expected", "elsewhere"),
+    [
+        (orchestrators, orchestrators.FAILURES, {"unprocessable"}),  # on a route, and not in the state log
+        (workers, workers.FAILURES, {"log_unavailable"}),  # stops the worker, and ends no turn
+    ],
+)
+def test_a_role_expects_every_failure_of_ours_that_its_code_names(
+    role: ModuleType, expected: tuple[str, ...], elsewhere: set[str]
+) -> None:
+    """`increase` of a series that begins with its first failure is 0."""
+    sources = [path.read_text() for path in Path(str(role.__file__)).parent.rglob("*.py")]
+    named = {code for text in sources for code in re.findall(r'(?:failure\(|Error\(|code = )"([a-z_]+)"', text)}
+    ours = {code for code in named & KINDS.keys() if KINDS[code].fault != "caller"}
+    assert ours, "the pattern finds them"
+    assert ours - elsewhere <= set(expected)
 
 
 def test_a_continued_turn_tells_no_stage_since_its_times_are_its_last_runs() -> None:
