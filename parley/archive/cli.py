@@ -9,8 +9,9 @@ from pathlib import Path
 
 import click
 
+from parley.alone import alone
 from parley.archive.read import Archive
-from parley.archive.write import Archived, alone, archive_topics
+from parley.archive.write import Archived, archive_topics
 from parley.cli_errors import in_one_line
 from parley.errors import ParleyError
 from parley.log.admin import connect

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from gzip import GzipFile
@@ -34,28 +32,6 @@ class Archived:
     """What had gone before it could be archived."""
     remade: tuple[int, ...] = ()
     """Partitions whose log ends before the archive does: the topic was made anew, and nothing of them was taken."""
-
-
-@contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """The archive is this process's until the end: two would write the same records.
-
-    Raises:
-        ParleyError: invalid_request: another process has it, or it can't be written.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = os.open(folder / ".lock", os.O_WRONLY | os.O_CREAT, 0o600)
-    except OSError as error:
-        raise ParleyError("invalid_request", f"can't write to {folder}: {error.strerror}") from None
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ParleyError("invalid_request", f"another process is writing to {folder}") from None
-        yield
-    finally:
-        os.close(lock)
 
 
 async def archive_topics(source: Source, folder: Path, counts: Mapping[str, int]) -> list[Archived]:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console
 
+from parley.alone import alone
 from parley.archive.source import open_source
 from parley.cli_errors import in_one_line
 from parley.errors import ParleyError
@@ -21,7 +22,7 @@ from parley.timeline.target import Target, parse_target
 from parley.topics import PROMPTS
 from producers.replay.exporting import export_slice
 from producers.replay.fixtures import export_fixture
-from producers.replay.manifest import Manifest
+from producers.replay.manifest import FILE, Manifest
 from producers.replay.report import Report
 from producers.replay.running import PAGE, STAGES, drafted, run, written_report
 from producers.replay.shadow import Shadow
@@ -143,9 +144,10 @@ def run_command(
             stage, slice_, inputs, options=options, archive=archive, replay=name, rate=rate, content=show_content
         )
         place = out or Path(f"replay-{manifest.id}")
-        if (place / "manifest.json").exists():
-            raise ParleyError("invalid_request", f"{place} holds another replay: `parley replay resume`, or --out")
-        return place, await _seen_through(settings, manifest, place, keep)
+        with alone(place):
+            if (place / FILE).exists():
+                raise ParleyError("invalid_request", f"{place} holds another replay: `parley replay resume`, or --out")
+            return place, await _seen_through(settings, manifest, place, keep)
 
     done = _run(work)
     if done is None:
@@ -163,10 +165,12 @@ def resume(folder: Path, keep: bool, json_wanted: bool, every: bool) -> None:
     """Go on with a replay that was stopped: the same slice, the same files."""
 
     async def work(settings: Settings) -> Report:
-        manifest = Manifest.load(folder)
-        if manifest.ended_at is not None:
-            raise ParleyError("invalid_request", f"replay {manifest.id} is done: `parley replay report {folder}`")
-        return await _seen_through(settings, manifest, folder, keep)
+        Manifest.load(folder)  # nothing is made where there is none
+        with alone(folder):
+            manifest = Manifest.load(folder)
+            if manifest.ended_at is not None:
+                raise ParleyError("invalid_request", f"replay {manifest.id} is done: `parley replay report {folder}`")
+            return await _seen_through(settings, manifest, folder, keep)
 
     _print(folder, _run(work), json_wanted=json_wanted, every=every)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -12,10 +13,11 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.structs import ConsumerRecord
 
+from parley.alone import alone
 from parley.archive.lines import line_of, record_of
 from parley.archive.manifest import load
 from parley.archive.read import Archive
-from parley.archive.write import alone, archive_topic, archive_topics
+from parley.archive.write import archive_topic, archive_topics
 from parley.errors import ParleyError
 from parley.log.ranges import Record
 from parley.log.spans import Span
@@ -260,8 +262,9 @@ def test_damage_is_found_and_never_read(tmp_path: Path) -> None:
 
 
 def test_only_one_writes(tmp_path: Path) -> None:
-    with alone(tmp_path), pytest.raises(ParleyError, match="another process"), alone(tmp_path):
-        pass
+    with alone(tmp_path), pytest.raises(ParleyError, match=rf"another process \({os.getpid()}\) is writing"):
+        run(Kept(record(0, 0)), tmp_path)
+    assert run(Kept(record(0, 0)), tmp_path) == 1
 
 
 def test_others_on_the_machine_cannot_read_what_people_wrote(tmp_path: Path) -> None:
