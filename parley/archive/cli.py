@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from parley.alone import alone
+from parley.archive.manifest import NAME
 from parley.archive.read import Archive
 from parley.archive.write import Archived, archive_topics
 from parley.cli_errors import in_one_line
@@ -51,7 +52,11 @@ def archive(folder: Path, names: tuple[str, ...], check: bool, json_wanted: bool
         click.echo(f"{sum(result.records for result in results)} records of {len(results)} topics")
     for topic in (remade := [result.topic for result in results if result.remade]):
         click.echo(f"{topic} was made anew since: not archived. Move {folder / topic} away to begin again", err=True)
-    if remade:
+    for result in (orphaned := [result for result in results if result.unlisted]):
+        place = folder / result.topic
+        what = f"{place} has {', '.join(result.unlisted)} and no {NAME}, which says what of them counts"
+        click.echo(f"{result.topic}: not archived: {what}. Restore it, or move {place} away to begin again", err=True)
+    if remade or orphaned:
         raise SystemExit(1)
 
 

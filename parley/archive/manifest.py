@@ -4,7 +4,8 @@
     DIR/TOPIC/2026-11-30.jsonl.gz   a file a day (UTC, by append time): one gzip member a part, one after the other
 
 A part is what one run archived of one day. Its offsets begin where the part before it ended, so no record is in the
-archive twice. Bytes behind the last part of a file are what a run left that did not come to its end.
+archive twice. Bytes behind the last part of a file are what a run left that did not come to its end. The manifest is
+there before the first file: files without one have lost it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from parley.errors import ParleyError
 from schemas.base import Millis
 
 NAME = "manifest.json"
+_DAYS = "*.jsonl.gz"
 
 
 class _Frozen(BaseModel):
@@ -112,3 +114,8 @@ def load(folder: Path) -> Manifest | None:
     if manifest.version != 1:
         raise ParleyError("invalid_request", f"{folder / NAME} is of version {manifest.version}: this reads version 1")
     return manifest
+
+
+def unlisted(folder: Path) -> tuple[str, ...]:
+    """A topic's files that have lost their manifest: nobody can tell what of them counts."""
+    return () if (folder / NAME).exists() else tuple(sorted(path.name for path in folder.glob(_DAYS)))

@@ -11,7 +11,7 @@ from pathlib import Path
 from aiokafka import TopicPartition
 
 from parley.archive.lines import record_of
-from parley.archive.manifest import Manifest, Part, load
+from parley.archive.manifest import NAME, Manifest, Part, load, unlisted
 from parley.errors import ParleyError
 from parley.log.ranges import Record
 from parley.log.spans import Span
@@ -88,13 +88,15 @@ class Archive:
                 del waiting[where]
 
     def damaged(self) -> list[str]:
-        """Parts whose bytes are not those that were written, each as topic, file and place."""
-        return [
+        """Parts whose bytes are not those that were written, as topic, file and place; files without a manifest."""
+        parts = [
             f"{topic}/{part.file} at byte {part.at}"
             for topic, manifest in self.topics.items()
             for part in manifest.parts
             if self._digest(topic, part) != part.sha256
         ]
+        places = sorted(place for place in self._folder.iterdir() if place.is_dir())
+        return parts + [f"{p.name}/{file}, its {NAME} is gone" for p in places for file in unlisted(p)]
 
     def _digest(self, topic: str, part: Part) -> str:
         digest, left = hashlib.sha256(), part.bytes

@@ -14,7 +14,7 @@ from typing import BinaryIO
 from aiokafka import TopicPartition
 
 from parley.archive.lines import line_of
-from parley.archive.manifest import Gap, Manifest, Part, Slice, load
+from parley.archive.manifest import Gap, Manifest, Part, Slice, load, unlisted
 from parley.errors import ParleyError
 from parley.log.ranges import Record
 from parley.log.spans import Source
@@ -32,6 +32,8 @@ class Archived:
     """What had gone before it could be archived."""
     remade: tuple[int, ...] = ()
     """Partitions whose log ends before the archive does: the topic was made anew, and nothing of them was taken."""
+    unlisted: tuple[str, ...] = ()
+    """Files without a manifest: they may hold what the log no longer has, so the topic was left alone."""
 
 
 async def archive_topics(source: Source, folder: Path, counts: Mapping[str, int]) -> list[Archived]:
@@ -58,6 +60,8 @@ async def archive_topic(source: Source, folder: Path, topic: str, partitions: in
     """
     place = folder / topic
     place.mkdir(exist_ok=True, mode=0o700)
+    if files := unlisted(place):
+        return Archived(topic, 0, 0, (), unlisted=files)
     known = load(place)
     before = known or Manifest(topic=topic, partitions=partitions)
     wheres = [TopicPartition(topic, number) for number in range(partitions)]
@@ -76,6 +80,8 @@ async def archive_topic(source: Source, folder: Path, topic: str, partitions: in
     }
     if known is not None and not gaps and not any(start < end for start, end in spans.values()):
         return Archived(topic, 0, 0, (), remade)
+    if known is None:
+        before.save(place)
     days = _Days(place, before, {where.partition: start for where, (start, _) in spans.items()})
     try:
         await source.read(spans, days.take)

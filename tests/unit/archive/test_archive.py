@@ -261,6 +261,35 @@ def test_damage_is_found_and_never_read(tmp_path: Path) -> None:
     assert len(Archive(tmp_path).damaged()) == 1
 
 
+def test_files_that_have_lost_their_manifest_are_left_as_they_are_and_named(tmp_path: Path) -> None:
+    """They may hold what brokers have forgotten: a run that began again would write over it."""
+    source = Kept(record(0, 0))
+    run(source, tmp_path)
+    place = tmp_path / TOPIC
+    written = (place / "2025-11-30.jsonl.gz").read_bytes()
+    (place / "manifest.json").unlink()
+    source.begins[0], source.records = 1, [record(0, 1)]
+    with alone(tmp_path):
+        [told] = asyncio.run(archive_topics(source, tmp_path, {TOPIC: 2}))
+    assert told.unlisted == ("2025-11-30.jsonl.gz",)
+    assert (place / "2025-11-30.jsonl.gz").read_bytes() == written
+    assert not (place / "manifest.json").exists()
+    with alone(tmp_path):
+        asyncio.run(archive_topic(source, tmp_path, "chat.other", 1))
+    assert Archive(tmp_path).damaged() == [f"{TOPIC}/2025-11-30.jsonl.gz, its manifest.json is gone"]
+
+
+def test_the_first_run_of_a_topic_may_be_cut_off(tmp_path: Path) -> None:
+    source = Kept(record(0, 0), record(0, 1))
+    source.fails_after = 1
+    with pytest.raises(ParleyError):
+        run(source, tmp_path)
+    assert list((tmp_path / TOPIC).glob("*.gz")), "it has left something"
+    source.fails_after = None
+    assert run(source, tmp_path) == 2
+    assert everything(tmp_path) == [(0, 0), (0, 1)]
+
+
 def test_only_one_writes(tmp_path: Path) -> None:
     with alone(tmp_path), pytest.raises(ParleyError, match=rf"another process \({os.getpid()}\) is writing"):
         run(Kept(record(0, 0)), tmp_path)
