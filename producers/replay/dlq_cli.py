@@ -24,7 +24,7 @@ from parley.timeline.cli import WIDE, Moment
 from parley.timeline.redact import redacted
 from parley.timeline.show import printable
 from producers.replay.letters import Letter, Redrive, Refusal
-from producers.replay.redrive import Wanted, at_most, plan, read_letters, send
+from producers.replay.redrive import Wanted, at_most, newest_letters, plan, read_letters, send
 from schemas.base import Millis
 from schemas.wire import EVENTS, BadRecord, decoder, header
 
@@ -55,12 +55,11 @@ def list_command(
 ) -> None:
     """Letters, oldest first: where each came from, who gave it up, why, how old it is."""
     wanted = Wanted(groups=frozenset(groups), topics=frozenset(topics), since=since)
-    letters = _run(lambda settings: _letters(settings, wanted))
-    shown = letters[-limit:]
+    shown, count = _run(lambda settings: _newest(settings, wanted, limit))
     if json_wanted:
-        click.echo(json.dumps({"letters": len(letters), "shown": [_letter_json(one) for one in shown]}, indent=2))
+        click.echo(json.dumps({"letters": count, "shown": [_letter_json(one) for one in shown]}, indent=2))
         return
-    if not letters:
+    if not shown:
         click.echo("no dead letters")
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -68,11 +67,11 @@ def list_command(
         table.add_column(name, overflow="fold", justify="right" if name in ("age", "bytes") else "left")
     for one in shown:
         reason = printable(f"{one.error}: {one.reason}")
-        table.add_row(one.name, one.source, one.group, _age(one.at), str(len(one.value or b"")), reason)
+        table.add_row(one.name, one.source, one.group, _age(one.at), str(one.size), reason)
     console = Console()
     (console if console.is_terminal else Console(width=WIDE)).print(table, markup=False)
-    if len(shown) < len(letters):
-        click.echo(f"the newest {len(shown)} of {len(letters)}: --limit shows more")
+    if len(shown) < count:
+        click.echo(f"the newest {len(shown)} of {count}: --limit shows more")
 
 
 @dlq.command()
@@ -153,6 +152,11 @@ async def _letters(settings: Settings, wanted: Wanted) -> list[Letter]:
         return await read_letters(spans, wanted)
 
 
+async def _newest(settings: Settings, wanted: Wanted, limit: int) -> tuple[list[Letter], int]:
+    async with open_spans(settings.kafka, "parley-dlq") as spans:
+        return await newest_letters(spans, wanted, limit)
+
+
 async def _redrive(
     settings: Settings, wanted: Wanted, limit: int, as_new_turn: bool, yes: bool
 ) -> list[tuple[Redrive | Refusal, int | None]]:
@@ -193,7 +197,7 @@ def _letter_json(letter: Letter) -> dict[str, Any]:
         "attempts": letter.attempts,
         "age_s": round((now_ms() - letter.at) / 1000, 1),
         "appended": letter.source_at,
-        "bytes": len(letter.value or b""),
+        "bytes": letter.size,
     }
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from parley.ids import Keys, message_id, new_response_id
@@ -60,6 +60,8 @@ class Letter:
     value: bytes | None
     headers: Headers
     """The original's own."""
+    size: int
+    """Of the value, in bytes."""
 
     @property
     def name(self) -> str:
@@ -96,7 +98,12 @@ class Letter:
             key=record.key,
             value=record.value,
             headers=tuple((name, value) for name, value in record.headers if not name.startswith(PREFIX)),
+            size=len(record.value or b""),
         )
+
+    def without_original(self) -> Letter:
+        """What the letter says, without the record that it is about: many can be held."""
+        return replace(self, key=None, value=None, headers=())
 
 
 @dataclass(frozen=True, slots=True)

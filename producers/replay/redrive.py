@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from aiokafka import TopicPartition
@@ -12,7 +13,7 @@ from parley.clock import now_ms
 from parley.errors import ParleyError
 from parley.log.producer import Producer
 from parley.log.ranges import Record
-from parley.log.spans import Span, Spans
+from parley.log.spans import Source, Span, Spans
 from parley.settings import Settings
 from parley.timeline.audit import operator
 from parley.topics import DLQ, PROMPTS, TOKENS, TURNS
@@ -49,6 +50,41 @@ async def read_letters(spans: Spans, wanted: Wanted) -> list[Letter]:
     Raises:
         ParleyError: log_unavailable; not_found: a letter that is named is not there.
     """
+    letters: list[Letter] = []
+    await _read(spans, wanted, letters.append)
+    return sorted(letters, key=_order)
+
+
+async def newest_letters(spans: Source, wanted: Wanted, limit: int) -> tuple[list[Letter], int]:
+    """The newest `limit` of the letters that are wanted, oldest first, and how many are wanted in all.
+
+    Without the records that they are about, and no more of them are ever held: chat.dlq may be large.
+
+    Raises:
+        ParleyError: as `read_letters`.
+    """
+    newest: list[tuple[tuple[Millis, int, int], Letter]] = []
+    count = 0
+
+    def take(letter: Letter) -> None:
+        nonlocal count
+        count += 1
+        entry = (_order(letter), letter.without_original())
+        if len(newest) < limit:
+            heapq.heappush(newest, entry)
+        else:
+            heapq.heappushpop(newest, entry)
+
+    await _read(spans, wanted, take)
+    return [letter for _, letter in sorted(newest)], count
+
+
+def _order(letter: Letter) -> tuple[Millis, int, int]:
+    """By age; no two are alike."""
+    return letter.at, letter.partition, letter.offset
+
+
+async def _read(spans: Source, wanted: Wanted, take: Callable[[Letter], None]) -> None:
     count = (await spans.existing([DLQ])).get(DLQ, 0)
     bounds = await spans.bounds(TopicPartition(DLQ, number) for number in range(count))
     if wanted.names:
@@ -67,9 +103,12 @@ async def read_letters(spans: Spans, wanted: Wanted) -> list[Letter]:
         parts = {where: (end if (at := starts[where]) is None else at, end) for where, (_, end) in bounds.items()}
     else:
         parts = bounds
-    letters: list[Letter] = []
-    await spans.read(parts, lambda record: letters.append(Letter.of(record)))
-    return sorted(filter(wanted.takes, letters), key=lambda letter: (letter.at, letter.partition, letter.offset))
+
+    def look(record: Record) -> None:
+        if wanted.takes(letter := Letter.of(record)):
+            take(letter)
+
+    await spans.read(parts, look)
 
 
 async def pasts(settings: Settings, spans: Spans, letters: Sequence[Letter]) -> dict[str, Past]:

@@ -56,6 +56,7 @@ def letter(event: BaseModel | bytes, topic: str = TURNS, group: str = "history-m
         "key": KEY,
         "value": event if isinstance(event, bytes) else encode(event),
         "headers": (("type", b"turn.ended"), ("traceparent", b"00-1-2-3")),
+        "size": 0,
     }
     return Letter(**fields | more)
 
