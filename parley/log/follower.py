@@ -48,6 +48,8 @@ class Follower:
         self._followed: dict[TopicPartition, _Followed] = {}
         self._changed = asyncio.Event()
         self._reassigning = False
+        self._going = asyncio.Event()
+        self._going.set()
         self._task: asyncio.Task[None] | None = None
         self.on_failure: Callable[[BaseException], None] = lambda error: log.error("following has ended: %r", error)
         """Told when nothing is read any more; a process must not live on then."""
@@ -93,6 +95,14 @@ class Follower:
                 if not waiter.done():
                     waiter.set_result(None)
             self._reassign()
+
+    def pause(self) -> None:
+        """Read nothing more, once what has been fetched is handed over, until `resume`."""
+        self._going.clear()
+
+    def resume(self) -> None:
+        """Read on."""
+        self._going.set()
 
     async def reached(self, topic: str, partition: int, offset: int) -> None:
         """Returns once the record at `offset`, or a later one, has been handled, or the partition is left."""
@@ -152,6 +162,7 @@ class Follower:
 
     async def _poll(self) -> None:
         while True:
+            await self._going.wait()
             if not self._followed:
                 self._changed.clear()
                 await self._changed.wait()

@@ -6,18 +6,17 @@ than the caller allows.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass, field
 
 from aiokafka import TopicPartition
 
 from parley.errors import ParleyError
-from parley.log.follower import Follower
 from parley.log.partitions import partition_of, session_key
 from parley.log.ranges import Record
 from parley.log.spans import Source, Span
 from parley.settings import ProtocolSettings, Settings
+from parley.timeline.coming import coming
 from parley.timeline.fold import Entry, Folding, in_order
 from parley.timeline.target import Target
 from parley.topics import AUDIT, CONTROL, DLQ, PROMPTS, TURNS, VERDICTS, Topics
@@ -192,32 +191,23 @@ async def follow_timeline(settings: Settings, target: Target, timeline: Timeline
     Raises:
         ParleyError: log_unavailable.
     """
-    follower = Follower(settings.kafka, "parley-log")
-    queue: asyncio.Queue[Record | BaseException] = asyncio.Queue()
-    follower.on_failure = queue.put_nowait
     followed: set[str] = set()
     known = set(timeline.folding.routes)
+    async with coming(settings.kafka) as reading:
 
-    def follow_routes() -> None:
-        for response, route in timeline.folding.routes.items():
-            if response not in followed and response not in timeline.folding.ended:
-                followed.add(response)
-                where = TopicPartition(route.topic, route.partition)
-                start = timeline.positions.get(where, route.start) if response in known else route.start
-                follower.follow(route.topic, route.partition, start, queue.put_nowait)
+        def follow_routes() -> None:
+            for response, route in timeline.folding.routes.items():
+                if response not in followed and response not in timeline.folding.ended:
+                    followed.add(response)
+                    where = TopicPartition(route.topic, route.partition)
+                    start = timeline.positions.get(where, route.start) if response in known else route.start
+                    reading.follow(route.topic, route.partition, start)
 
-    await follower.start()
-    try:
         for where in session_partitions(settings.topics, target).values():
             if where in timeline.positions:
-                follower.follow(where.topic, where.partition, timeline.positions[where], queue.put_nowait)
+                reading.follow(where.topic, where.partition, timeline.positions[where])
         follow_routes()
         while True:
-            record = await queue.get()
-            if isinstance(record, BaseException):
-                raise ParleyError("log_unavailable", f"following has ended: {record}") from record
-            for entry in timeline.folding.add(record):
+            for entry in timeline.folding.add(await reading.next()):
                 yield entry
             follow_routes()
-    finally:
-        await follower.stop()

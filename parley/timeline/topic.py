@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
@@ -11,11 +10,11 @@ from aiokafka import TopicPartition
 from parley.clock import now_ms
 from parley.errors import ParleyError
 from parley.ids import SESSION_TOPIC_LANE, response_address, session_created_ms
-from parley.log.follower import Follower
 from parley.log.partitions import partition_of, session_key
 from parley.log.ranges import Record
 from parley.log.spans import Source, Span
 from parley.settings import Settings
+from parley.timeline.coming import coming
 from parley.timeline.decode import entries_of
 from parley.timeline.fold import Entry
 from parley.timeline.pick import Pick
@@ -134,19 +133,11 @@ async def follow_topic(
     Raises:
         ParleyError: log_unavailable.
     """
-    follower = Follower(settings.kafka, "parley-log")
-    queue: asyncio.Queue[Record | BaseException] = asyncio.Queue()
-    follower.on_failure = queue.put_nowait
-    await follower.start()
-    try:
+    async with coming(settings.kafka) as reading:
         for where, position in positions.items():
-            follower.follow(where.topic, where.partition, position, queue.put_nowait)
+            reading.follow(where.topic, where.partition, position)
         while True:
-            record = await queue.get()
-            if isinstance(record, BaseException):
-                raise ParleyError("log_unavailable", f"following has ended: {record}") from record
+            record = await reading.next()
             for entry in entries_of(record):
                 if pick.wants(record, entry):
                     yield record, entry
-    finally:
-        await follower.stop()
