@@ -57,7 +57,7 @@ async def equipped(settings: Settings, pool_name: str, engine_number: int = 0) -
     pool = settings.topics.pools.get(pool_name)
     if pool is None:
         raise ValueError(f"topics.yaml has no pool {pool_name!r}: it has {', '.join(settings.topics.pools)}")
-    name = settings.instance or f"worker-{pool_name}"
+    name = settings.instance or pool.group
     tools = Tools(
         settings,
         pool,
@@ -86,7 +86,7 @@ async def working(settings: Settings, tools: Tools, follower: Follower, health: 
     """A member of the pool's group, to be run, with what it does beside: telling, watching, asking the engines."""
     worker = Worker(tools, follower, health)
     topics = [settings.topics.inference_topic(tools.pool.name, tier) for tier in TIERS]
-    group = Group(settings, f"worker-{tools.pool.name}", topics, worker, health)
+    group = Group(settings, tools.pool.group, topics, worker, health)
     follower.on_failure = group.fail
 
     def ended(task: asyncio.Task[None]) -> None:

@@ -189,6 +189,7 @@ class Worker:
                 oldest_queued_ms=admission.oldest_ms(now_ms()),
                 engine=self._tools.engines.own.url,
                 drained=self._tools.engines.own.drained,
+                runs=self._tools.engines.runs,
                 at=now_ms(),
             )
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 from collections.abc import Callable, Coroutine
@@ -16,12 +17,14 @@ from parley.cli_errors import in_one_line
 from parley.clock import now_ms
 from parley.drains import WHERE, Drains
 from parley.errors import ParleyError
+from parley.log.groups import GroupReader
 from parley.log.producer import Producer
 from parley.log.spans import Source, open_spans
+from parley.remaining import Remaining, of_engine, of_pool
 from parley.settings import Settings
 from parley.timeline.audit import operator
-from parley.topics import CAPACITY, POOLS
-from schemas.base import TIERS
+from parley.topics import CAPACITY, POOLS, Pool
+from schemas.base import TIERS, Millis
 from schemas.operations import PoolDrain, PoolStatus
 from schemas.wire import BadRecord, decoder, encode, headers
 
@@ -29,8 +32,10 @@ T_ = TypeVar("T_")
 REPORT_MS = 10_000
 """A worker that has said nothing for so long is shown no more."""
 LOOK_S = 1.0
+FRESH_MS = 3_000
+"""How old the report of a worker may be that a drain relies on."""
 STILL_BUSY = 3
-"""Exit code of `drain --wait`: something runs still."""
+"""Exit code of `drain --wait`: something runs still, or nobody can tell."""
 
 _status = decoder(PoolStatus)
 
@@ -42,11 +47,6 @@ class State:
     drains: list[PoolDrain]
     workers: list[PoolStatus]
 
-    def busy(self, pool: str, engine: str | None) -> int:
-        """Turns that still run on what is being drained; for a pool those that wait for a slot, too."""
-        workers = [one for one in self.workers if one.pool == pool and engine in (None, one.engine)]
-        return sum(one.running + (0 if engine else sum(one.queued.values())) for one in workers)
-
 
 @click.group()
 def pool() -> None:
@@ -57,7 +57,10 @@ def pool() -> None:
 @pool.command()
 @click.argument("what", metavar="POOL[/ENGINE]")
 @click.option(
-    "--wait", default=0.0, metavar="SECONDS", help="Wait until nothing runs there. Exit code 3: it still does."
+    "--wait",
+    default=0.0,
+    metavar="SECONDS",
+    help="Wait until nothing runs there. Exit code 3: it still does, or nobody can tell.",
 )
 def drain(what: str, wait: float) -> None:
     """Take POOL, or its engine at ENGINE (host:port), out of use: nothing new begins there, what runs is finished.
@@ -65,10 +68,17 @@ def drain(what: str, wait: float) -> None:
     A drained pool's new turns are routed by the next rule of topics.yaml that fits; where there is none they are
     refused as overloaded, at once. A drained engine's worker runs its turns on the pool's other engines.
     """
-    busy = _run(lambda settings: _drain(settings, what, wait))
-    if wait and busy:
-        click.echo(f"{busy} turns run still", err=True)
-        raise SystemExit(STILL_BUSY)
+    left = _run(lambda settings: _drain(settings, what, wait))
+    if left is None:
+        return
+    if left.nothing:
+        click.echo("nothing runs there any more")
+        return
+    if left.turns:
+        click.echo(f"{left.turns} turns are not done with", err=True)
+    for line in left.unknown:
+        click.echo(f"not known to be done: {line}" if not left.turns else line, err=True)
+    raise SystemExit(STILL_BUSY)
 
 
 @pool.command()
@@ -104,20 +114,30 @@ def status(json_wanted: bool) -> None:
         click.echo("no worker has reported in the last 10 s")
 
 
-async def _drain(settings: Settings, what: str, wait_s: float) -> int:
+async def _drain(settings: Settings, what: str, wait_s: float) -> Remaining | None:
     name, engine = named(settings, what)
     for warning in consequences(settings, name, engine, await _look(settings)):
         click.echo(warning, err=True)
     await _say(settings, name, engine, drained=True)
     click.echo(f"{what} is drained: `parley pool resume {what}` puts it back")
-    busy, deadline = 0, asyncio.get_running_loop().time() + wait_s
+    left, deadline = None, asyncio.get_running_loop().time() + wait_s
     while wait_s:
-        # Workers have heard of it, and said how full they are, a second later at most.
+        # Orchestrators and workers have heard of it, and workers said what they run, a second later at most.
         await asyncio.sleep(2 * LOOK_S)
-        busy = (await _look(settings)).busy(name, engine)
-        if not busy or asyncio.get_running_loop().time() > deadline:
+        left = await _remaining(settings, settings.topics.pools[name], engine)
+        if left.nothing or asyncio.get_running_loop().time() > deadline:
             break
-    return busy
+    return left
+
+
+async def _remaining(settings: Settings, of: Pool, engine: str | None) -> Remaining:
+    async with open_spans(settings.kafka, "parley-pool") as source, GroupReader(settings.kafka) as groups:
+        group = await groups.read(of.group)
+        if engine is not None:
+            return of_engine(of.name, engine, group, await _reports(source, now_ms() - FRESH_MS))
+        counts = await source.existing(settings.topics.inference_topic(of.name, tier) for tier in TIERS)
+        wheres = [TopicPartition(topic, number) for topic, count in counts.items() for number in range(count)]
+        return of_pool(of.name, group, await source.bounds(wheres))
 
 
 def named(settings: Settings, what: str) -> tuple[str, str | None]:
@@ -165,23 +185,27 @@ async def _say(settings: Settings, name: str, engine: str | None, *, drained: bo
 
 
 async def _look(settings: Settings) -> State:
-    drains, workers = Drains(), dict[tuple[str, str], PoolStatus]()
-
-    def take(record: Any) -> None:
-        try:
-            one = _status(record.value)
-        except BadRecord:
-            return
-        workers[one.pool, one.worker] = one
-
+    drains = Drains()
     async with open_spans(settings.kafka, "parley-pool") as source:
-        reports = TopicPartition(CAPACITY, 0)
         existing = await source.existing([POOLS, CAPACITY])
         if missing := {POOLS, CAPACITY} - existing.keys():
             raise ParleyError("not_found", f"{', '.join(sorted(missing))} {source.missing}")
         await source.read(await source.bounds([WHERE]), drains.handle)
-        await source.read({reports: await _since(source, reports, now_ms() - REPORT_MS)}, take)
-    return State(drains.all, [workers[key] for key in sorted(workers)])
+        return State(drains.all, await _reports(source, now_ms() - REPORT_MS))
+
+
+async def _reports(source: Source, since: Millis) -> list[PoolStatus]:
+    """The last that each worker has said since then."""
+    newest = dict[tuple[str, str], PoolStatus]()
+
+    def take(record: Any) -> None:
+        with contextlib.suppress(BadRecord):
+            one = _status(record.value)
+            newest[one.pool, one.worker] = one
+
+    where = TopicPartition(CAPACITY, 0)
+    await source.read({where: await _since(source, where, since)}, take)
+    return [newest[key] for key in sorted(newest)]
 
 
 async def _since(source: Source, where: TopicPartition, ms: int) -> tuple[int, int]:

@@ -89,6 +89,11 @@ class Pool(_Config):
     system: str
     """The system message of a conversation that brings none."""
 
+    @property
+    def group(self) -> str:
+        """The consumer group of its workers."""
+        return f"worker-{self.name}"
+
 
 class Rule(_Config):
     """A row of the routing table: the first whose conditions hold names the pool."""

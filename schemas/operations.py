@@ -25,6 +25,8 @@ class PoolStatus(Event):
     """Where the worker's own engine is."""
     drained: bool = False
     """An operator has taken that engine out: the worker begins nothing on it while another one answers."""
+    runs: dict[str, int] | None = None
+    """Turns that the worker runs on each engine of the pool, its own or not, by address; None: it doesn't say."""
     at: Millis
 
 

@@ -45,11 +45,11 @@ def expected(topics: Topics, protocol: ProtocolSettings) -> list[Watched]:
     queue_s = (protocol.waiting_turns + 1) * turn_s
     workers = [
         Watched(
-            f"worker-{pool}",
-            tuple(topics.inference_topic(pool, tier) for tier in TIERS),
+            pool.group,
+            tuple(topics.inference_topic(pool.name, tier) for tier in TIERS),
             Patience(finish_s=turn_s + protocol.margin_s),
         )
-        for pool in topics.pools
+        for pool in topics.pools.values()
     ]
     return [
         Watched("moderation", (PROMPTS,), Patience(finish_s=protocol.moderation_deadline_s)),

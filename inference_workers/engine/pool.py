@@ -106,6 +106,11 @@ class Engines:
         """Some engine answered when it was last asked."""
         return any(engine.alive for engine in self._engines)
 
+    @property
+    def runs(self) -> dict[str, int]:
+        """How many runs this worker has on each engine, by address."""
+        return {engine.url: len(engine.runs) for engine in self._engines}
+
     def at_hand(self) -> Engine | None:
         """The own engine, unless it is known to be dead or is drained. Asks nobody: first tokens do not wait."""
         return self.own if self.own.alive and not self.own.drained else None

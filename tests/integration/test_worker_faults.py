@@ -198,6 +198,15 @@ class TestAnEngineThatIsDrained:
                 told = json.loads(await lab.operate("status", "--json"))
                 [status] = [one for one in told["workers"] if one["engine"] == own]
                 assert (status["drained"], status["slots"]) == (True, 128), "a guest of the other engine takes half"
+                busy = await lab.ask(script(words=200, period_ms=50))
+                await lab.fold(busy, said(5))
+                told = await lab.operate("drain", f"{POOL}/{own}", "--wait", "20")
+                assert "nothing runs there any more" in told, "what its worker runs elsewhere does not count"
+                try:
+                    assert "nothing runs there any more" in await lab.operate("drain", POOL, "--wait", "30")
+                    assert (await lab.fold(busy, within_s=1)).terminal is not None, "for a pool, every request counts"
+                finally:
+                    await lab.operate("resume", POOL)
             finally:
                 await lab.operate("resume", f"{POOL}/{own}")
             async with asyncio.timeout(10):
