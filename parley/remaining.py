@@ -30,7 +30,7 @@ class Remaining:
 def of_pool(pool: str, group: GroupState, bounds: Mapping[TopicPartition, Span]) -> Remaining:
     """A pool's turns by its requests in Kafka, waiting ones among them: it needs no worker that tells.
 
-    `bounds`: of its request topics, asked for after the group. Commits are half a second old at most while workers live.
+    `bounds`: of its request topics, asked for after the group. A commit is half a second old while workers live.
     """
     turns = sum(_unfinished(group.committed.get(where), span) for where, span in bounds.items())
     if turns and not group.members:
