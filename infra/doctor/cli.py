@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from infra.doctor import engines, here, log, stores
+from infra.doctor import engines, here, log, stores, views
 from infra.doctor.findings import Check, Finding, Level, as_json, exit_code, fail
 from parley.errors import ParleyError
 from parley.settings import Settings
@@ -34,6 +34,7 @@ CHECKS: dict[str, Check] = {
     "clocks": log.clocks,
     "postgresql": stores.postgres,
     "message store": stores.messages,
+    "views": views.views,
     "engines": engines.engines,
 }
 LIMIT_S = 30.0

@@ -103,5 +103,5 @@ def space(check: str, path: Path) -> Finding:
         return warn(check, f"{path}: {error.strerror}", "look at the disk on the machine that has it")
     told = f"{free / (1 << 30):.1f} GiB free at {path}"
     if free < LITTLE_SPACE:
-        return fail(check, told, "make room: a full disk stops the log and both stores (docs/operations.md)")
+        return fail(check, told, "make room, as docs/runbooks/recover-disk-full.md says: a full disk stops the log")
     return ok(check, told)
