@@ -86,7 +86,7 @@ async def working(settings: Settings, tools: Tools, follower: Follower, health: 
     """A member of the pool's group, to be run, with what it does beside: telling, watching, asking the engines."""
     worker = Worker(tools, follower, health)
     topics = [settings.topics.inference_topic(tools.pool.name, tier) for tier in TIERS]
-    group = Group(settings, tools.pool.group, topics, worker, health)
+    group = Group(settings, tools.pool.group, topics, worker, health, patience_s=settings.protocol.longest_request_s)
     follower.on_failure = group.fail
 
     def ended(task: asyncio.Task[None]) -> None:

@@ -71,6 +71,21 @@ class ProtocolSettings(_Group):
     waiting_turns: int = Field(8, description="turns that may wait in one session; beyond: conversation_busy")
     key_life_s: float = Field(86_400, description="an Idempotency-Key stands for its turn for so long")
 
+    @property
+    def longest_verdict_s(self) -> float:
+        """How long moderation's record may run."""
+        return self.moderation_deadline_s + self.margin_s
+
+    @property
+    def longest_request_s(self) -> float:
+        """How long a worker's record may run."""
+        return self.start_deadline_s + self.answer_limit_s + self.margin_s
+
+    @property
+    def longest_prompt_s(self) -> float:
+        """How long an orchestrator's record may run: until its turn has come, behind a full queue, and ended."""
+        return (self.waiting_turns + 1) * (self.start_deadline_s + self.answer_limit_s) + self.margin_s
+
 
 class MessagesSettings(_Group):
     """The message store: ScyllaDB or Cassandra 5."""

@@ -40,20 +40,17 @@ class Watched:
 
 def expected(topics: Topics, protocol: ProtocolSettings) -> list[Watched]:
     """Parley's own groups. A long answer is not lag: each may take as long as the protocol gives it."""
-    turn_s = protocol.start_deadline_s + protocol.answer_limit_s
-    # A prompt is open until its turn has come: behind a full queue of its session, in the worst case.
-    queue_s = (protocol.waiting_turns + 1) * turn_s
     workers = [
         Watched(
             pool.group,
             tuple(topics.inference_topic(pool.name, tier) for tier in TIERS),
-            Patience(finish_s=turn_s + protocol.margin_s),
+            Patience(finish_s=protocol.longest_request_s),
         )
         for pool in topics.pools.values()
     ]
     return [
         Watched("moderation", (PROMPTS,), Patience(finish_s=protocol.moderation_deadline_s)),
-        Watched("orchestrator", (PROMPTS,), Patience(finish_s=queue_s + protocol.margin_s)),
+        Watched("orchestrator", (PROMPTS,), Patience(finish_s=protocol.longest_prompt_s)),
         *workers,
         Watched("history-messages", (TURNS,)),
         Watched("history-sessions", (TURNS,)),

@@ -100,7 +100,8 @@ async def run(settings: Settings) -> None:
     tally.expect("input", policy.version)
     producer = Producer(settings.kafka, settings.instance or GROUP)
     await producer.start()
-    group = Group(settings, GROUP, [PROMPTS], Moderation(settings, producer, classifier, policy), HEALTH)
+    role = Moderation(settings, producer, classifier, policy)
+    group = Group(settings, GROUP, [PROMPTS], role, HEALTH, patience_s=settings.protocol.longest_verdict_s)
     try:
         await until_stopped(group.run(), group.stop)
     finally:

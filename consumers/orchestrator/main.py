@@ -158,7 +158,7 @@ async def serve(settings: Settings, stop: asyncio.Event) -> None:
     for pool in (None, *settings.topics.pools):
         stages.expect(pool, FAILURES)
     role = Orchestrator(Tools(settings, producer, follower, ranges, store, watermark, policy, drains), {})
-    group = Group(settings, GROUP, [PROMPTS], role, HEALTH)
+    group = Group(settings, GROUP, [PROMPTS], role, HEALTH, patience_s=settings.protocol.longest_prompt_s)
     follower.on_failure = group.fail
 
     def ended(task: asyncio.Task[None]) -> None:

@@ -25,6 +25,7 @@ from parley.log.figures import MEMBERS, REBALANCES, TAKEOVERS, PartitionFigures,
 from parley.log.held import Held, Role
 from parley.log.members import member_options
 from parley.log.ranges import Record
+from parley.log.stuck import Stuck
 from parley.ownership import Claim, Progress
 from parley.settings import Settings
 from schemas.wire import BadRecord
@@ -49,9 +50,18 @@ class MemberLost(Exception):
 
 
 class Group(ConsumerRebalanceListener):  # type: ignore[misc]
-    """One process's membership in a group."""
+    """One process's membership in a group. `patience_s`: how long a record may run before that is told."""
 
-    def __init__(self, settings: Settings, group: str, topics: Iterable[str], role: Role, health: Health) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        group: str,
+        topics: Iterable[str],
+        role: Role,
+        health: Health,
+        *,
+        patience_s: float = float("inf"),
+    ) -> None:
         self._settings = settings
         self.health = health
         """Of the process: what this member says of itself."""
@@ -60,6 +70,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]
         self.name = group
         self.holder = f"{settings.instance or group}:{secrets.token_hex(6)}"
         self.held: dict[TopicPartition, Held] = {}
+        self._stuck = Stuck(group, patience_s, health)
         kafka = settings.kafka
         self._consumer = AIOKafkaConsumer(
             **member_options(settings, group),
@@ -139,11 +150,12 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]
     # -- the poll loop ------------------------------------------------------------------------------------------------
 
     async def _poll(self) -> None:
-        window = self._settings.protocol.window
+        window, loop = self._settings.protocol.window, asyncio.get_running_loop()
         while not self._stopping:
             opened = {where: held.opened for where, held in self.held.items() if held.gate}
             batches = await self._consumer.getmany(timeout_ms=POLL_MS)
             self.health.beat()
+            self._stuck.look(self.held, loop.time())
             for where, records in batches.items():
                 held = self.held.get(where)
                 if held is None or not held.gate:
