@@ -92,7 +92,7 @@ class Manifest(_Value):
     @property
     def fingerprint(self) -> str:
         """Of what decides how it comes out, beside the slice: two that share a name must share this."""
-        told = [self.stage, *sorted(f"{name} {given.sha256}" for name, given in self.inputs.items())]
+        told = [self.stage, self.code, *sorted(f"{name} {given.sha256}" for name, given in self.inputs.items())]
         told += sorted(f"{name} {value}" for name, value in self.options.items())
         return hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]
 

@@ -91,9 +91,13 @@ async def run(
     """Run a replay, or go on with it, and write its files. Its topics and groups go when it is done, unless kept.
 
     Raises:
-        ParleyError: log_unavailable; invalid_request: an input has changed; internal: the role stands still.
+        ParleyError: log_unavailable; invalid_request: an input has changed, or the version that began it is another;
+            internal: the role stands still.
         ValueError: an input is not what it should be.
     """
+    if manifest.code != __version__:
+        why = f"was begun by Parley {manifest.code}, and this is {__version__}: go on with that, or run another"
+        raise ParleyError("invalid_request", f"replay {manifest.id} {why}")
     if manifest.content:
         await audited(settings, "parley replay run", manifest.slice)
     manifest.save(folder)

@@ -126,7 +126,7 @@ class Stage:
             if not self.shadow.owns(tuple(record.headers)):
                 return
             if header(record.headers, INPUTS_HEADER) != self.fingerprint:
-                why = "was made with other inputs: choose another --id, or clean it first"
+                why = "was made with other inputs, or by another version: choose another --id, or clean it first"
                 raise ParleyError("invalid_request", f"replay {self.shadow.id} {why}")
             found.add(header(record.headers, SOURCE_HEADER) or "")
 

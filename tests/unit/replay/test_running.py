@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from parley import __version__
 from parley.alone import alone
 from producers.replay.cli import replay
 from tests.unit.replay.replay_parts import manifest
@@ -25,6 +26,19 @@ def test_a_replay_is_gone_on_with_by_one_process_at_a_time(tmp_path: Path) -> No
         code, said = resume(tmp_path)
     assert code == 1
     assert f"another process ({os.getpid()}) is writing to {tmp_path}" in said
+
+
+def test_a_replay_that_another_version_began_is_not_gone_on_with(tmp_path: Path) -> None:
+    """One report would hold what two versions made of it."""
+    manifest(code="0.0.9").save(tmp_path)
+    code, said = resume(tmp_path)
+    assert code == 1
+    assert f"was begun by Parley 0.0.9, and this is {__version__}" in said
+
+
+def test_what_two_versions_make_does_not_pass_for_the_same() -> None:
+    assert manifest(code="0.0.9").fingerprint != manifest(code="0.1.0").fingerprint
+    assert manifest(code="0.1.0").fingerprint == manifest(code="0.1.0", rate=5.0).fingerprint
 
 
 def test_a_folder_that_holds_no_replay_is_left_as_it_is(tmp_path: Path) -> None:
