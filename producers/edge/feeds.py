@@ -344,8 +344,12 @@ class Feeds:
         return self._by_key.get(response.encode())
 
     def by_key(self, key: bytes) -> Feed | None:
-        """The same by the route's key: how a record finds its feed."""
-        return self._by_key.get(key)
+        """The same by the route's key: how a record of a lane finds its feed.
+
+        Not a feed whose route is read for it alone: two readers are seldom at the same place, and a fence that one
+        brings early would void what the other has yet to bring.
+        """
+        return None if key in self._stops else self._by_key.get(key)
 
     def open(self, response: str, user: UUID) -> Feed:
         """A new feed, alive until it is over or nobody watches it."""

@@ -116,6 +116,20 @@ async def test_a_feed_that_nobody_watches_ends_and_so_does_its_reader() -> None:
     assert stopped == [True]
 
 
+async def test_a_route_that_is_read_for_one_feed_alone_gives_it_nothing_from_the_lanes() -> None:
+    """Beside the lanes' reader it may be behind: a fence from there would void the text that it has yet to bring."""
+    feeds = Feeds()
+    feed = feeds.open(RESPONSE, USER)
+    assert feeds.by_key(feed.key) is feed
+    feeds.on_release(feed, lambda: None)
+    put(feed, OPENED, FENCE, *deltas(0, 2))
+    if (from_lane := feeds.by_key(feed.key)) is not None:
+        put(from_lane, Fence(epoch=(1, 1, 1, 2), writer="next"))
+    put(feed, *deltas(2, 1), Fence(epoch=(1, 1, 1, 2), writer="next"), terminal(3).model_copy(update={"writer": "next"}))
+    assert feed.transcript.text == "..."
+    assert feed.over
+
+
 async def test_an_ended_feed_is_forgotten_though_somebody_still_reads() -> None:
     feeds = Feeds()
     feed = feeds.open(RESPONSE, USER)
