@@ -27,6 +27,8 @@ Handler = Callable[[Record], None]
 class _Followed:
     position: int
     handle: Handler
+    sought: bool = False
+    """The consumer has been sent to `position`; what it was reading there before is from elsewhere."""
     waiting: list[tuple[int, asyncio.Future[None]]] = field(default_factory=list)
 
 
@@ -81,7 +83,8 @@ class Follower:
         where = TopicPartition(topic, partition)
         before = self._followed.get(where)
         if before is not None and before.handle == handle:
-            before.position = min(before.position, start)
+            if start < before.position:
+                before.position, before.sought = start, False
         else:
             self.unfollow(topic, partition)
             self._followed[where] = _Followed(start, handle)
@@ -158,6 +161,7 @@ class Follower:
         self._consumer.assign(list(self._followed))
         for where, followed in self._followed.items():
             self._consumer.seek(where, followed.position)
+            followed.sought = True
         self._changed.set()
 
     async def _poll(self) -> None:
@@ -169,8 +173,8 @@ class Follower:
             batches = await self._consumer.getmany(timeout_ms=200, max_records=500)  # a replay lets others run
             for where, records in batches.items():
                 followed = self._followed.get(where)
-                if followed is None:
-                    continue
+                if followed is None or not followed.sought:
+                    continue  # a record from further on would be taken for the next one, and those before it be lost
                 for record in records:
                     if record.offset >= followed.position:
                         followed.position = record.offset + 1
