@@ -41,6 +41,8 @@ export class Connection {
   #silence = null;
   #conversation = null;
   #joined = false;
+  /** The response of another's turn that this socket was told of last. */
+  #announced = null;
 
   /**
    * `on.changed(answer)`: it has more to show; `on.connected(bool)`: whether the answer in flight is being heard;
@@ -107,6 +109,7 @@ export class Connection {
     url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
     const socket = new WebSocket(url, ["parley.v1", `parley.key.${this.#key}`]);
     this.#socket = socket;
+    this.#announced = null;
     socket.onopen = () => {
       this.#begin(); // an answer that goes on first: what is shown already is not told of again
       this.#sayJoin();
@@ -176,6 +179,7 @@ export class Connection {
 
   #hearOurs(event) {
     if (event.type === "parley:turn") {
+      this.#announced = event.response_id;
       const answer = this.#on.turn(event); // its events come next
       this.#answers = [answer, ...this.#answers.filter((other) => other !== answer)];
     } else if (event.type === "parley:following" && event.conversation === this.#conversation) {
@@ -188,8 +192,10 @@ export class Connection {
 
   #refused(answer, { error, status }) {
     if (error.code === BETWEEN_TURNS) return;
-    // Another device's answer comes first on this socket; the one that was refused is asked for after it.
-    if (error.code === IN_PROGRESS && this.#answers.length > 1) return;
+    // Another device's answer comes first on this socket; the one that was refused is asked for after it. Or what was
+    // asked for is on its way already: it was announced before the edge had heard the question.
+    const announced = answer.id !== null && answer.id === this.#announced;
+    if (error.code === IN_PROGRESS && (this.#answers.length > 1 || announced)) return;
     const passing = PASSING.has(error.code);
     if (passing && answer.id !== null && this.#resumes < RESUME_TRIES) {
       this.#failures = this.#resumes;

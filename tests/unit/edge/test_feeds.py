@@ -125,7 +125,8 @@ async def test_a_route_that_is_read_for_one_feed_alone_gives_it_nothing_from_the
     put(feed, OPENED, FENCE, *deltas(0, 2))
     if (from_lane := feeds.by_key(feed.key)) is not None:
         put(from_lane, Fence(epoch=(1, 1, 1, 2), writer="next"))
-    put(feed, *deltas(2, 1), Fence(epoch=(1, 1, 1, 2), writer="next"), terminal(3).model_copy(update={"writer": "next"}))
+    end = terminal(3).model_copy(update={"writer": "next"})
+    put(feed, *deltas(2, 1), Fence(epoch=(1, 1, 1, 2), writer="next"), end)
     assert feed.transcript.text == "..."
     assert feed.over
 
