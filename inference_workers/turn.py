@@ -68,8 +68,7 @@ class Turn:
                 run += 1
                 self.course.at("taking")
                 try:
-                    async with asyncio.timeout(None) as self._patience:
-                        await self._attempt(run, hopeless, avoid)
+                    await self._attempt_with_patience(run, hopeless, avoid)
                     return
                 except Superseded:
                     log.info("a turn was taken by somebody greater")
@@ -96,10 +95,12 @@ class Turn:
         finally:
             self._side.off_cancel(self.request.response, self._cancelled.set)
 
-    def begin_anew(self) -> None:
-        """It does not get on: break off what it waits for, and take the turn again."""
-        if self._patience is not None and not self._patience.expired():
-            self._patience.reschedule(asyncio.get_running_loop().time())
+    def begin_anew(self) -> bool:
+        """It does not get on: break off what it waits for, and take the turn again. False: that is happening anyway."""
+        if self._patience is None or self._patience.expired():
+            return False
+        self._patience.reschedule(asyncio.get_running_loop().time())
+        return True
 
     def _doubt(self, error: EngineError) -> Engine | None:
         engine = self.course.engine
@@ -107,6 +108,14 @@ class Turn:
             engine.doubt()
             metrics.ENGINE_FAILURES.labels(engine.url, error.kind.code).inc()
         return engine
+
+    async def _attempt_with_patience(self, run: int, hopeless: Failure | None, avoid: Engine | None) -> None:
+        """Raises TimeoutError: `begin_anew` has broken it off."""
+        async with asyncio.timeout(None) as self._patience:
+            try:
+                await self._attempt(run, hopeless, avoid)
+            finally:
+                self._patience = None  # between two attempts there is nothing to break off
 
     async def _attempt(self, run: int, hopeless: Failure | None, avoid: Engine | None) -> None:
         taking = asyncio.create_task(self._take(run))

@@ -39,15 +39,12 @@ WATCH_INTERVAL_S = 1.0
 class _Running:
     """A turn under the greatest dispatch seen of it, and the offsets of all its requests."""
 
-    turn: Turn
+    turn: Turn | None
+    """None: it has ended. That it did is known for long, what was said in it need not be."""
+    dispatch: Dispatch
     task: asyncio.Task[None]
     offsets: list[int]
-    finished: bool = False
     stalls: int = 0
-
-    @property
-    def dispatch(self) -> Dispatch:
-        return self.turn.request.dispatch
 
 
 @dataclass(slots=True)
@@ -107,7 +104,7 @@ class Worker:
         turns = self._partitions[held.where].turns
         known = turns.get(request.response)
         if known is not None and request.dispatch <= known.dispatch:
-            if known.finished:
+            if known.turn is None:
                 held.end(record.offset)
             else:
                 known.offsets.append(record.offset)
@@ -119,13 +116,13 @@ class Worker:
         side = self._partitions[held.where].side
         turn = Turn(self._tools, held, side, request)
         task = held.spawn(self._run(held, turn), f"turn-{record.offset}")
-        turns[request.response] = _Running(turn, task, offsets)
+        turns[request.response] = _Running(turn, request.dispatch, task, offsets)
 
     async def _run(self, held: Held, turn: Turn) -> None:
         await turn.run()
         running = self._partitions[held.where].turns[turn.request.response]
         if running.turn is turn:
-            running.finished = True
+            running.turn = None
             for offset in running.offsets:
                 held.end(offset)
             keep_s = self._tools.settings.protocol.max_turn_age_s
@@ -161,11 +158,12 @@ class Worker:
             stalled: dict[TopicPartition, _Running] = {}
             for where, partition in self._partitions.items():
                 for running in partition.turns.values():
-                    if not running.finished and running.turn.course.stalled(loop.time(), limit_s):
+                    if (turn := running.turn) is None:
+                        continue
+                    if turn.course.stalled(loop.time(), limit_s) and turn.begin_anew():
                         running.stalls += 1
                         STALLS.labels(where.topic).inc()
-                        running.turn.begin_anew()
-                    if not running.finished and running.stalls:
+                    if running.stalls:
                         stalled.setdefault(where, running)
             for where in named - stalled.keys():
                 STALLED.remove(where.topic, str(where.partition))
@@ -203,4 +201,5 @@ class Worker:
 
 def _stall(where: TopicPartition, running: _Running) -> str:
     what = f"{where.topic}-{where.partition} offset {running.offsets[0]}"
-    return f"{what} does not get on (stage: {running.turn.course.stage}; begun anew {running.stalls} times)"
+    stage = running.turn.course.stage if running.turn is not None else "ended"
+    return f"{what} does not get on (stage: {stage}; begun anew {running.stalls} times)"

@@ -1,0 +1,119 @@
+"""What a worker keeps of its turns, and what its watch does to one that does not get on."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.structs import ConsumerRecord
+from core_events import request
+
+from inference_workers import worker as workers
+from inference_workers.turn import Turn
+from inference_workers.worker import Worker, _Partition
+from parley.clock import now_ms
+from parley.errors import ParleyError
+from parley.health import Health
+from parley.log.held import Held
+from parley.ownership import Progress
+from parley.settings import ProtocolSettings, Settings
+from parley.side_inputs import SideInputs
+from schemas.prompts import InferenceRequest
+from schemas.wire import encode
+
+WHERE = TopicPartition("chat.inference.synthetic.free", 0)
+
+
+class Member:
+    """A group whose commits nobody looks at."""
+
+    name = "group"
+
+    def commit_soon(self, *, urgent: bool = False, proof: bool = False) -> None:
+        """Nothing to commit."""
+
+    def fail(self, error: BaseException) -> None:
+        raise error
+
+
+def side_inputs() -> SideInputs:
+    return SideInputs(SimpleNamespace(), 0, ProtocolSettings())  # type: ignore[arg-type]
+
+
+class TestBetweenTwoAttempts:
+    async def test_there_is_nothing_to_break_off(self) -> None:
+        """The log was away for almost as long as a turn may stand still, and the turn pauses before it tries again."""
+
+        class Away(Turn):
+            attempts = 0
+
+            async def _attempt(self, *_: Any) -> None:
+                self.attempts += 1
+                if self.attempts == 1:
+                    raise ParleyError("log_unavailable", "no leader")
+
+        turn = Away(SimpleNamespace(), SimpleNamespace(), side_inputs(), request())  # type: ignore[arg-type]
+        running = asyncio.create_task(turn.run())
+        while not turn.attempts:
+            await asyncio.sleep(0)
+        assert not turn.begin_anew()
+        await running
+        assert turn.attempts == 2
+
+    async def test_an_attempt_that_stands_still_is_broken_off_once(self) -> None:
+        class Stuck(Turn):
+            attempts = 0
+
+            async def _attempt(self, *_: Any) -> None:
+                self.attempts += 1
+                if self.attempts == 1:
+                    await asyncio.Event().wait()
+
+        worker = SimpleNamespace(settings=Settings())
+        turn = Stuck(worker, SimpleNamespace(), side_inputs(), request())  # type: ignore[arg-type]
+        running = asyncio.create_task(turn.run())
+        while not turn.attempts:
+            await asyncio.sleep(0)
+        assert turn.begin_anew()
+        await asyncio.sleep(0.01)
+        assert not turn.begin_anew()  # it pauses, and begins anew by itself
+        await running
+        assert turn.attempts == 2
+
+
+class TestAfterItsEnd:
+    async def test_a_turn_s_prompt_is_not_kept_but_a_repeated_request_is_known(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """An orchestrator that takes over sends requests again, up to half an hour later."""
+        ran: list[weakref.ref[InferenceRequest]] = []
+
+        class Quick:
+            def __init__(self, _tools: Any, _held: Any, _side: Any, asked: InferenceRequest) -> None:
+                self.request = asked
+
+            async def run(self) -> None:
+                ran.append(weakref.ref(self.request))
+
+        monkeypatch.setattr(workers, "Turn", Quick)
+        tools: Any = SimpleNamespace(settings=Settings(), engines=SimpleNamespace())
+        worker = Worker(tools, SimpleNamespace(), Health())  # type: ignore[arg-type]
+        held = Held(Member(), WHERE, 1, Progress(0))
+        worker._partitions[WHERE] = _Partition(side_inputs())
+
+        for offset in (0, 1):
+            held.progress.take(offset)
+            value = encode(request())
+            worker.record(held, ConsumerRecord(*WHERE, offset, now_ms(), 1, b"", value, None, 0, 0, ()))
+            while held.progress.open:
+                await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        gc.collect()
+        assert len(ran) == 1
+        assert ran[0]() is None
+        assert held.progress.prefix == 2
