@@ -247,7 +247,7 @@ def _list(data: list[Json], *, has_more: bool) -> Json:
 
 def _limit(request: Request, default: int) -> int:
     text = request.query_params.get("limit", str(default))
-    if not text.isdecimal() or not 1 <= int(text[:9]) <= 100:
+    if not text.isdecimal() or len(text) > 9 or not 1 <= int(text) <= 100:
         raise ParleyError("invalid_request", "limit must be between 1 and 100.", param="limit")
     return int(text)
 

@@ -14,6 +14,11 @@ from producers.edge.resource import Json
 RETRY_AFTER_S = 1
 """What a client is told to wait before it tries again."""
 REQUEST_ID = "x-request-id"
+BEHIND = {
+    "log_unavailable": "The log does not answer at the moment. Try again, with the same Idempotency-Key.",
+    "store_unavailable": "A store does not answer at the moment. Try again.",
+}
+"""What clients are told of the services behind the edge: their own words name hosts, topics and logins."""
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -86,4 +91,5 @@ def _is_field(part: str) -> bool:
 
 
 def _payload(error: ParleyError) -> Json:
-    return {"type": error.kind.type, "code": error.kind.code, "message": error.message, "param": error.param}
+    code = error.kind.code
+    return {"type": error.kind.type, "code": code, "message": BEHIND.get(code, error.message), "param": error.param}

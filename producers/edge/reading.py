@@ -109,6 +109,8 @@ class Reading:
         try:
             await reading
         except ParleyError as error:
+            if error.kind.http >= 500:
+                log.warning("reading the route of %s: %s: %s", feed.projection.id, error.kind.code, error.message)
             feed.fail(error)
         except RouteGone:
             feed.fail(ParleyError("expired", "The answer's tokens are no longer in the log; ask for it again."))

@@ -8,6 +8,7 @@ reads again or is too far behind and is sent to resume.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections import deque
 from collections.abc import Iterable
@@ -27,6 +28,8 @@ from producers.edge.service import Edge
 from producers.edge.wire import EXTENSION, Wire
 from schemas.api import CreateResponse, unsupported
 from schemas.routes import Opened
+
+log = logging.getLogger(__name__)
 
 RATE_WINDOW_S = 10.0
 """The rate of messages is averaged over this."""
@@ -50,6 +53,8 @@ async def serve(edge: Edge, scope: Scope, receive: Receive, send: Send) -> None:
     try:
         author, ours = await admit(edge, scope)
     except ParleyError as error:
+        if error.kind.http >= 500:
+            log.warning("a WebSocket's handshake: %s: %s", error.kind.code, error.message)
         await refuse(send, error)
         return
     await send({"type": "websocket.accept", "subprotocol": ours})
@@ -116,6 +121,8 @@ class Socket:
             del message, text
             await self._act(body)
         except ParleyError as error:
+            if error.kind.http >= 500:
+                log.warning("a message on a WebSocket: %s: %s", error.kind.code, error.message)
             self._say_error(error)
 
     def wake(self) -> None:
