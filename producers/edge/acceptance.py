@@ -92,12 +92,19 @@ def idempotency(keys: Keys, author: Author, key: str, body: Json) -> Idempotency
 
     Two bodies are the same when their JSON is, whatever the order of names, and whether they come over HTTP, as a
     stream, or over WebSocket.
+
+    Raises:
+        ParleyError: invalid_request: the body is nested too deeply; fields of an item that are ignored may be.
     """
     secret = author.user.bytes + key.encode()
     body = {name: value for name, value in body.items() if name not in TRANSPORT_FIELDS}
+    try:
+        same = orjson.dumps(body, option=orjson.OPT_SORT_KEYS)
+    except orjson.JSONEncodeError:
+        raise ParleyError("invalid_request", "The body is nested too deeply.") from None
     return Idempotency(
         key_hash=hmac.new(keys[0], b"idempotency" + secret, "sha256").hexdigest(),
-        body_hash=hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest(),
+        body_hash=hashlib.sha256(same).hexdigest(),
     )
 
 

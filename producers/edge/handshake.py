@@ -6,6 +6,7 @@ which also asks for our own messages. A key never comes in the address, where pr
 
 from __future__ import annotations
 
+import contextlib
 from urllib.parse import urlsplit
 
 import orjson
@@ -47,8 +48,9 @@ def check_origin(origin: str | None, host: str | None, allowed: tuple[str, ...])
     """
     if origin is None or "*" in allowed or origin in allowed:
         return
-    if host is not None and urlsplit(origin).netloc.lower() == host.lower():
-        return
+    with contextlib.suppress(ValueError):  # it is no address
+        if host is not None and urlsplit(origin).netloc.lower() == host.lower():
+            return
     raise ParleyError("origin_not_allowed", f"Pages of {origin[:200]} may not connect here.")
 
 

@@ -181,6 +181,18 @@ def test_a_key_is_hashed_with_its_user_and_a_body_whatever_its_order() -> None:
     assert mine.body_hash != idempotency(KEYS, ADA, "k", body | {"input": "y"}).body_hash
 
 
+def test_a_keyed_body_that_is_nested_too_deeply_is_refused() -> None:
+    """What an item has beside its text is ignored, however deep it is; a key's hash is made of all of it."""
+    nested: list[Any] = []
+    for _ in range(300):
+        nested = [nested]
+    body = {"model": "synthetic", "input": [{"role": "user", "content": "Hi", "more": nested}]}
+    parse(CreateResponse, body)
+    with pytest.raises(ParleyError, match="nested too deeply") as error:
+        idempotency(KEYS, ADA, "k", body)
+    assert error.value.kind.code == "invalid_request"
+
+
 def test_a_keyed_request_without_a_session_gets_the_same_one_each_time() -> None:
     asked = parse(CreateResponse, {"model": "synthetic", "input": "x"})
     keyed = idempotency(KEYS, ADA, "k", {})

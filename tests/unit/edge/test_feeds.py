@@ -168,6 +168,7 @@ def test_lanes_are_spread_over_edges_and_stay() -> None:
         ("http://chat.example", (), False),
         ("https://evil.example", (), False),
         ("null", (), False),
+        ("http://[chat.example:8080", (), False),  # no address at all
         ("https://other.example", ("https://other.example",), True),
         ("https://evil.example", ("*",), True),
     ],
