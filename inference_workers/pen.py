@@ -27,6 +27,7 @@ class Pen:
         self._producer = producer
         self._key = response.encode()
         self._route = route
+        self._generation = producer.generation(route.topic, route.partition)
         self._failed = False
 
     async def say(self, text: str, tokens: int) -> None:
@@ -55,6 +56,9 @@ class Pen:
         """Raises unless all is well so far."""
         if self._failed:
             raise ParleyError("log_unavailable", "a record of the turn was not acknowledged")
+        if self._producer.generation(self._route.topic, self._route.partition) != self._generation:
+            # Another turn's record has failed there. What this one has on its way would be overtaken, and be void.
+            raise ParleyError("log_unavailable", "the turn's route has moved to a fresh producer")
 
     def _sent(self, done: asyncio.Future[RecordMetadata]) -> None:
         if done.cancelled() or done.exception() is not None or done.result().offset < 0:

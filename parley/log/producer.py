@@ -86,6 +86,10 @@ class Producer:
         """`send` to the key's partition of a topic that has `count` partitions."""
         return await self.send(topic, value, key=key, partition=partition_of(key, count), headers=headers)
 
+    def generation(self, topic: str, partition: int) -> int:
+        """Which producer the partition's next record goes to. Records of one keep their order, those of two do not."""
+        return self._from.get(TopicPartition(topic, partition), 0)
+
     async def post(
         self,
         topic: str,
@@ -104,7 +108,7 @@ class Producer:
             ParleyError: as `send`.
         """
         where = TopicPartition(topic, partition)
-        generation = self._from.get(where, 0)
+        generation = self.generation(topic, partition)
         if generation >= len(self._generations):
             await self._renew(generation)
         try:
