@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 import orjson
@@ -44,6 +44,8 @@ class Author:
     tier: Tier
     trace: str | None = None
     """The traceparent that came with the request, or when its socket was opened."""
+    key: str | None = field(default=None, repr=False, compare=False)
+    """The API key that was given: a socket outlives it when it is revoked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,7 @@ class Edge:
         user = await self.accounts.authenticate(secret)
         if user is None:
             raise ParleyError("invalid_api_key", "This API key is unknown or was revoked.")
-        return Author(user.user_id, user.tier)
+        return Author(user.user_id, user.tier, key=secret)
 
     async def write_session(self, event: SessionChanged | SessionDeleted) -> tuple[int, int]:
         """Write what a user did to a session to its state log; gives (partition, offset).

@@ -35,6 +35,10 @@ RATE_WINDOW_S = 10.0
 """The rate of messages is averaged over this."""
 CLOSE_AND_RESUME = 1013
 """The close code where a feed can't go on: clients reconnect, elsewhere if need be."""
+CLOSE_INTERNAL = 1011
+"""The close code of a defect."""
+CLOSE_POLICY = 1008
+"""The close code for who must not go on like this."""
 CLOSE_RESTART = 1012
 """The close code of a server that ends."""
 SHOWN = 64
@@ -67,6 +71,9 @@ async def serve(edge: Edge, scope: Scope, receive: Receive, send: Send) -> None:
     try:
         while (message := await receive())["type"] != "websocket.disconnect":
             await socket.hear(message)
+    except Exception:
+        wire.hang_up(CLOSE_INTERNAL, "internal")
+        raise  # into the log
     finally:
         _SOCKETS.dec()
         edge.sockets.discard(socket)
@@ -82,6 +89,7 @@ class Socket:
         "_allowance",
         "_author",
         "_checked_at",
+        "_checking_key",
         "_edge",
         "_expired",
         "_extended",
@@ -100,6 +108,7 @@ class Socket:
         self._extended = extended
         self._place: Place | None = None
         self._following: Following | None = None
+        self._checking_key: asyncio.Task[None] | None = None
         self._accepting = False
         self._shown: deque[str] = deque(maxlen=SHOWN)
         self._allowance = edge.settings.edge.messages_per_second * RATE_WINDOW_S
@@ -111,7 +120,7 @@ class Socket:
         """Act on one message. What is wrong with it is answered; the socket lives."""
         if not self._may_speak():
             self._say_error(ParleyError("rate_limit_exceeded", "Too many messages on this socket; slow down."))
-            self._wire.hang_up(1008, "rate_limit_exceeded")
+            self._wire.hang_up(CLOSE_POLICY, "rate_limit_exceeded")
             return
         try:
             text = message.get("text")
@@ -119,6 +128,8 @@ class Socket:
                 raise ParleyError("unsupported", "Messages must be text frames with JSON.")
             body = parse_json(text)
             del message, text
+            if body.get("type") != "parley:ping" and self._checking_key is None:
+                self._checking_key = asyncio.create_task(self._leave_if_revoked())
             await self._act(body)
         except ParleyError as error:
             if error.kind.http >= 500:
@@ -156,6 +167,20 @@ class Socket:
         wait_ms = int(random.uniform(0, 1 if self._place is not None else within_s) * 1000)
         self._wire.hang_up(CLOSE_RESTART, f"shutting_down retry_after_ms={wait_ms}")
 
+    async def _leave_if_revoked(self) -> None:
+        """Close the socket when its key was revoked since the handshake.
+
+        Asked beside each message, not before it: chats go on without PostgreSQL, and nothing waits for its word.
+        """
+        try:
+            if self._author.key is not None:
+                await self._edge.author(self._author.key)
+        except ParleyError as error:
+            if error.kind.code == "invalid_api_key":
+                self._wire.hang_up(CLOSE_POLICY, error.kind.code)
+        finally:
+            self._checking_key = None
+
     async def _act(self, body: Json) -> None:
         match body.get("type"):
             case "response.create":
@@ -187,6 +212,8 @@ class Socket:
         except ParleyError as error:
             metrics.PROMPTS.labels(error.kind.code).inc()
             self._accepting = False
+            if self._expired:
+                self._expire()
             self._show_next()
             raise
         self._accepting = False
@@ -287,7 +314,7 @@ class Socket:
     def _expire(self) -> None:
         """The socket is old: it is closed between turns; a running turn goes on to its end."""
         self._expired = True
-        if self._place is None:
+        if self._place is None and not self._accepting:
             self._say_error(
                 ParleyError(
                     "websocket_connection_limit_reached", "This socket has reached its lifetime; connect again."
