@@ -199,6 +199,10 @@ class _Link(asyncio.Protocol):
         self._h2 = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
         self._calls: dict[int, Call] = {}
         self._transport: asyncio.Transport | None = None
+        self._room = False
+        """The server takes more of what is still to be sent."""
+        self._half_open: set[int] = set()
+        """Streams that the server has ended before all of the message was sent."""
         self.closing = False
         """No more calls may begin."""
 
@@ -266,6 +270,7 @@ class _Link(asyncio.Protocol):
         try:
             for event in self._h2.receive_data(data):
                 self._on_event(event)
+            self._send_on()
         except ProtocolError as error:
             self._flush()
             self.close(f"not gRPC: {error}")
@@ -290,17 +295,31 @@ class _Link(asyncio.Protocol):
                     headers = {str(name): str(value) for name, value in event.headers or ()}
                     call.grpc_status = _status(headers) or call.grpc_status
             case StreamEnded():
+                if (call := self._calls.get(event.stream_id)) is not None and call.unsent:
+                    self._half_open.add(event.stream_id)
                 self._end(event.stream_id, None)
             case StreamReset():
+                self._half_open.discard(event.stream_id)
                 code = Code.CANCELLED if event.error_code == ErrorCodes.CANCEL else Code.UNAVAILABLE
                 self._end(event.stream_id, Status(code, "the server reset the stream"))
             case WindowUpdated() | RemoteSettingsChanged():
-                for call in list(self._calls.values()):
-                    self._send(call)
+                self._room = True
             case ConnectionTerminated():
                 self.closing = True
                 for stream in [stream for stream in self._calls if stream > (event.last_stream_id or 0)]:
                     self._end(stream, Status(Code.UNAVAILABLE, "the server is going away"))
+
+    def _send_on(self) -> None:
+        """After all events of a piece of data: the windows may have opened beside the end of a call, or of all."""
+        if self.closing:
+            return
+        for stream in self._half_open:
+            self._h2.reset_stream(stream, ErrorCodes.NO_ERROR)
+        self._half_open.clear()
+        if self._room:
+            for call in list(self._calls.values()):
+                self._send(call)
+        self._room = False
 
     def _send(self, call: Call) -> None:
         """Send of a call's message what the windows let through."""
