@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import struct
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from types import TracebackType
 from typing import Final, Self
 from uuid import uuid4
 
+from google.protobuf.message import DecodeError
 from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelStreamInferResponse
 
 from inference_workers.engine.channel import Call, CallFailed, Channel, Code, Status
@@ -223,11 +225,17 @@ class _Watch:
 
 
 def _response(raw: bytes) -> EngineResponse:
-    """A response; its error is looked at first, since one with an error may hold a text too."""
-    message = ModelStreamInferResponse.FromString(raw)
-    if message.error_message:
-        raise EngineError(message.error_message)
-    return read_response(message)
+    """A response; its error is looked at first, since one with an error may hold a text too.
+
+    :raises EngineError: that, or nothing that the contract knows: another engine may keep to it.
+    """
+    try:
+        message = ModelStreamInferResponse.FromString(raw)
+        if message.error_message:
+            raise EngineError(message.error_message)
+        return read_response(message)
+    except (DecodeError, ValueError, LookupError, struct.error) as error:
+        raise EngineError(f"a response that can't be read: {type(error).__name__}") from error
 
 
 def _error(status: Status) -> EngineError:
