@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import sys
 import threading
 from collections.abc import AsyncIterator
@@ -62,7 +63,7 @@ class Prompt:
                 typed = await self._session.prompt_async("› ")
             except EOFError:
                 return
-            yield self._pastes.expand(typed)
+            yield _sendable(self._pastes.expand(typed))
 
     def _bindings(self) -> KeyBindings:
         keys = KeyBindings()
@@ -92,9 +93,16 @@ class Prompt:
         return keys
 
 
+def _sendable(text: str) -> str:
+    """Bytes that were no text come as surrogates, which JSON can't carry: a question mark for each."""
+    return text.encode(errors="replace").decode()
+
+
 async def piped_lines() -> AsyncIterator[str]:
     """The lines of standard input."""
     loop, lines = asyncio.get_running_loop(), asyncio.Queue[str | None]()
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")  # a byte that is no text ends neither the chat nor its reading
 
     def read() -> None:
         for line in sys.stdin:
