@@ -254,6 +254,11 @@ class Cursor:
         return self._place.feed
 
     @property
+    def next(self) -> int:
+        """The number of the event that is taken next."""
+        return self._place.next
+
+    @property
     def closed(self) -> bool:
         """Nobody reads any more."""
         return self._closed

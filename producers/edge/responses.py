@@ -80,7 +80,8 @@ async def show(request: Request) -> ASGIApp:
     response = request.path_params["response"]
     if request.query_params.get("stream") not in ("true", "1", "True"):
         return json_response(await edge.turns.show(author, response))
-    after = _number(request.query_params.get("starting_after") or request.headers.get("last-event-id"))
+    # Who reconnects by the standard sends the same address again, and how far it came in the header.
+    after = _number(request.headers.get("last-event-id") or request.query_params.get("starting_after"))
     feed = edge.turns.watch(author, response)
     return EventStream(edge, Cursor(feed, after + 1, edge.patience))
 

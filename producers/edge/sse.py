@@ -35,9 +35,12 @@ _EVENTS = metrics.EVENTS.labels("sse")
 _SLOW = metrics.SLOW_READERS.labels("sse")
 
 
-def lines(events: Iterable[PublicEvent]) -> bytes:
-    """Events as text/event-stream."""
-    return b"".join(b"event: %b\ndata: %b\n\n" % (event.type.encode(), event.data) for event in events)
+def lines(events: Iterable[PublicEvent], first: int) -> bytes:
+    """Events from number `first` on as text/event-stream. Their ids are what readers send as Last-Event-ID."""
+    return b"".join(
+        b"id: %d\nevent: %b\ndata: %b\n\n" % (number, event.type.encode(), event.data)
+        for number, event in enumerate(events, first)
+    )
 
 
 class EventStream:
@@ -79,7 +82,7 @@ class EventStream:
                 _EVENTS.inc(len(events))
                 if events and cursor.must_tell_recovery():
                     await _write(send, RECOVERED)
-                await _write(send, lines(events) or KEEPALIVE)
+                await _write(send, lines(events, cursor.next - len(events)) or KEEPALIVE)
             if cursor.complete:
                 await _write(send, DONE)
             elif self._edge.draining:

@@ -10,21 +10,28 @@ import orjson
 import pytest
 
 from parley.errors import ParleyError
-from parley.ids import new_session
+from parley.ids import Keys, new_response_id, new_session
+from parley.settings import Settings
 from producers.edge.acceptance import Author
 from producers.edge.app import build_app
+from producers.edge.feeds import Feed, Patience
 from producers.edge.problems import envelope, socket_error
+from schemas.routes import Fence, Opened, Terminal, encode_route_record
+
+ADA = Author(new_session(), "free")
+SESSION = new_session()
+RESPONSE = new_response_id(Keys((b"k" * 32,)), ADA.user, SESSION, 3, 10, 1)
 
 
-async def get(path: str) -> httpx.Response:
-    """The answer of an edge that has nothing but users."""
+async def get(path: str, headers: dict[str, str] | None = None, **parts: Any) -> httpx.Response:
+    """The answer of an edge that has a user, and these parts."""
 
     async def authenticate(authorization: str | None) -> Author:
-        return Author(new_session(), "free")
+        return ADA
 
-    edge: Any = SimpleNamespace(authenticate=authenticate)
+    edge: Any = SimpleNamespace(authenticate=authenticate, settings=Settings(), draining=False, **parts)
     transport = httpx.ASGITransport(build_app(edge))
-    async with httpx.AsyncClient(transport=transport, base_url="http://edge") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://edge", headers=headers) as client:
         return await client.get(path)
 
 
@@ -41,3 +48,34 @@ def test_a_client_is_not_told_where_the_services_are(code: str) -> None:
         assert said["error"]["code"] == code
         assert "again" in said["error"]["message"]
         assert not any(word in said["error"]["message"] for word in ("10.0.0.7", "5432", "parley"))
+
+
+@pytest.mark.parametrize(
+    ("query", "header", "seen"),
+    [("", None, [0, 1, 2]), ("&starting_after=0", None, [1, 2]), ("", "0", [1, 2]), ("&starting_after=0", "1", [2])],
+)
+async def test_each_event_of_a_stream_has_its_number_for_an_id_and_the_last_one_that_came_is_gone_on_from(
+    query: str, header: str | None, seen: list[int]
+) -> None:
+    """A reader by the standard comes back with the address it had, and the last id in the header."""
+    feed = Feed(RESPONSE, ADA.user)
+    feed.absorb(
+        encode_route_record(
+            (
+                Opened(session=SESSION, user=ADA.user, created_at=1, waiting=False),
+                Fence(epoch=(1, 1, 1, 1), writer="w"),
+                Terminal(writer="w", seq=0, kind="completed", model="m", ended_at=1),
+            )
+        )
+    )
+    parts: dict[str, Any] = {
+        "turns": SimpleNamespace(watch=lambda *who: feed),
+        "patience": Patience(100, 1 << 20),
+        "streams": set(),
+    }
+    headers = {"last-event-id": header} if header is not None else {}
+    said = (await get(f"/v1/responses/{RESPONSE}?stream=true{query}", headers, **parts)).text
+    blocks = [block.split("\n") for block in said.split("\n\n") if "\ndata: {" in block]
+    assert [block[0] for block in blocks] == [f"id: {number}" for number in seen]
+    assert [orjson.loads(block[2].removeprefix("data: "))["sequence_number"] for block in blocks] == seen
+    assert said.endswith("data: [DONE]\n\n")
