@@ -108,6 +108,10 @@ class Conversation:
     def accept(self, prompt: Prompt) -> None:
         """A prompt of this session. Those with a key are judged one after the other."""
         event = prompt.event
+        if prompt.response in self._prompts or any(other.response == prompt.response for other in self._arriving):
+            log.warning("the prompt at offset %d is in the log twice: the first one counts", prompt.offset)
+            self.shard.held.end(prompt.offset)
+            return
         # The session of a key is the same for all who send that key: only without one it is surely new. All that
         # has happened since a prompt came was folded, so a session that it began is known.
         self.past.known = self.past.known or (event.new_session and event.key_hash is None)
@@ -234,7 +238,7 @@ class Conversation:
     async def _open(self, event: PromptAccepted, opened: Opened) -> None:
         """Write Opened to the route, again until it is acknowledged: the first one counts."""
         await until_done(lambda: self.shard.tools.say(event.response, event.route, opened))
-        del self._opened[event.response]
+        self._opened.pop(event.response, None)
         self._settle(event.response)
 
     async def _let_go(self, prompt: Prompt) -> None:
