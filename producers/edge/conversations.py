@@ -88,7 +88,8 @@ async def list_conversations(request: Request) -> ASGIApp:
     limit = _limit(request, default=20)
     rows = await edge.sessions.list(author.user, limit=limit + 1, before=_before(request, edge, author))
     page = rows[:limit]
-    found: Json = _list([_row(edge, author, row) for row in page], has_more=len(rows) > limit)
+    there = [row for row in page if not edge.live.is_deleted(row.session_id, author.user)]
+    found: Json = _list([_row(edge, author, row) for row in there], has_more=len(rows) > limit)
     if page and len(rows) > limit:
         last = page[-1]
         moment = (last.updated_at - EPOCH) // MICROSECOND
@@ -131,6 +132,8 @@ async def list_items(request: Request) -> ASGIApp:
     """
     edge, author = await _entered(request)
     session = _session(request, edge, author)
+    if edge.live.is_deleted(session, author.user):  # history may be behind
+        raise ParleyError("not_found", "There is no such conversation.")
     limit = _limit(request, default=50)
     newest_first = _order(request) == "desc"
     edge_turn = await _turn_after(request, edge, session)

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import httpx
 import orjson
 import pytest
+from pydantic import SecretStr
 
 from parley.errors import ParleyError
-from parley.ids import Keys, new_response_id, new_session
+from parley.ids import Keys, conversation_id, new_response_id, new_session
 from parley.settings import Settings
+from parley.stores.sessions import SessionRow
 from producers.edge.acceptance import Author
 from producers.edge.app import build_app
 from producers.edge.feeds import Feed, Patience
 from producers.edge.problems import envelope, socket_error
 from schemas.routes import Fence, Opened, Terminal, encode_route_record
 
+KEYS = Keys((b"k" * 32,))
 ADA = Author(new_session(), "free")
 SESSION = new_session()
-RESPONSE = new_response_id(Keys((b"k" * 32,)), ADA.user, SESSION, 3, 10, 1)
+RESPONSE = new_response_id(KEYS, ADA.user, SESSION, 3, 10, 1)
 
 
 async def get(path: str, headers: dict[str, str] | None = None, **parts: Any) -> httpx.Response:
@@ -29,7 +35,8 @@ async def get(path: str, headers: dict[str, str] | None = None, **parts: Any) ->
     async def authenticate(authorization: str | None) -> Author:
         return ADA
 
-    edge: Any = SimpleNamespace(authenticate=authenticate, settings=Settings(), draining=False, **parts)
+    settings = Settings(id_keys=(SecretStr(b64encode(KEYS[0]).decode()),))
+    edge: Any = SimpleNamespace(authenticate=authenticate, settings=settings, draining=False, **parts)
     transport = httpx.ASGITransport(build_app(edge))
     async with httpx.AsyncClient(transport=transport, base_url="http://edge", headers=headers) as client:
         return await client.get(path)
@@ -79,3 +86,23 @@ async def test_each_event_of_a_stream_has_its_number_for_an_id_and_the_last_one_
     assert [block[0] for block in blocks] == [f"id: {number}" for number in seen]
     assert [orjson.loads(block[2].removeprefix("data: "))["sequence_number"] for block in blocks] == seen
     assert said.endswith("data: [DONE]\n\n")
+
+
+async def test_a_conversation_that_was_deleted_is_not_shown_though_the_views_still_have_it() -> None:
+    gone, stays = conversation_id(KEYS, ADA.user, SESSION), new_session()
+    now = datetime.now(UTC)
+
+    async def rows(user: UUID, **page: object) -> list[SessionRow]:
+        return [SessionRow(session, user, "Hi", now, now, {}) for session in (SESSION, stays)]
+
+    async def turns(session: UUID, **page: object) -> list[Any]:
+        raise AssertionError("what was said there is asked for")
+
+    parts = {
+        "live": SimpleNamespace(is_deleted=lambda session, user: (session, user) == (SESSION, ADA.user)),
+        "sessions": SimpleNamespace(list=rows),
+        "kept": SimpleNamespace(turns=turns),
+    }
+    assert (await get(f"/v1/conversations/{gone}/items", **parts)).status_code == 404
+    listed = (await get("/v1/conversations", **parts)).json()["data"]
+    assert [each["id"] for each in listed] == [conversation_id(KEYS, ADA.user, stays)]
