@@ -16,6 +16,7 @@ from cassandra import (
     OperationTimedOut,
     Timeout,
     Unavailable,
+    UnresolvableContactPoints,
 )
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import (
@@ -54,6 +55,7 @@ SUBMITTERS = 4
 
 _UNAVAILABLE = (
     NoHostAvailable,
+    UnresolvableContactPoints,  # a container that is stopped has no name
     OperationTimedOut,
     Timeout,
     Unavailable,
