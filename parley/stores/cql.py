@@ -55,7 +55,6 @@ SUBMITTERS = 4
 
 _UNAVAILABLE = (
     NoHostAvailable,
-    UnresolvableContactPoints,  # a container that is stopped has no name
     OperationTimedOut,
     Timeout,
     Unavailable,
@@ -93,7 +92,10 @@ class CqlClient:
             ParleyError: store_unavailable, with what to look at.
         """
         where = ", ".join(f"{host}:{settings.port}" for host in settings.hosts)
-        cluster = _cluster(settings)
+        try:
+            cluster = await asyncio.to_thread(_cluster, settings)  # looks up the names of the hosts
+        except UnresolvableContactPoints as error:  # a container that is stopped has none
+            raise ParleyError("store_unavailable", f"no message store at {where}: nobody knows that name") from error
         try:
             session = await asyncio.to_thread(cluster.connect)
         except BaseException as error:
