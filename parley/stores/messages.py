@@ -21,6 +21,7 @@ from uuid import UUID
 from cassandra.query import UNSET_VALUE, PreparedStatement
 from pydantic import TypeAdapter
 
+from parley.errors import ParleyError
 from parley.ids import parse_message_id
 from parley.settings import MessagesSettings
 from parley.stores.cql import CqlClient, Row
@@ -82,7 +83,7 @@ def sent(response: str) -> bytes:
 
 
 class MessageStore:
-    """The message store. Every method may raise ParleyError(store_unavailable)."""
+    """The message store. Methods raise ParleyError: store_unavailable; where turns are read, store_inconsistent."""
 
     def __init__(self, client: CqlClient, keyspace: str, statements: dict[str, PreparedStatement]) -> None:
         self.keyspace = keyspace
@@ -158,15 +159,19 @@ class MessageStore:
     ) -> list[StoredTurn]:
         name = "records_newest" if newest_first else "records"
         rows = self._client.rows(self._statements[name], (session, bucket, *numbers))
-        folds = {number: _fold(records) for number, records in (await _first_turns(rows, limit)).items()}
-        if not folds:
+        first = await _first_turns(rows, limit)
+        if not first:
             return []
-        said: dict[int, list[Row]] = {number: [] for number in folds}
-        span = (session, bucket, min(folds), max(folds))
+        said: dict[int, list[Row]] = {number: [] for number in first}
+        span = (session, bucket, min(first), max(first))
         async for row in self._client.rows(self._statements["messages"], span):
             if row.turn in said:
                 said[row.turn].append(row)
-        return [_turn(fold, said[number]) for number, fold in folds.items()]
+        try:
+            return [_turn(_fold(records), said[number]) for number, records in first.items()]
+        except ValueError as error:
+            # Of a newer version, say. It concerns this session alone, and nobody else's reader may fail over it.
+            raise ParleyError("store_inconsistent", f"session {session} has a turn that can't be read") from error
 
     # -- writing, by history alone ------------------------------------------------------------------------------------
 
