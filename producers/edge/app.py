@@ -37,7 +37,7 @@ def build_app(edge: Edge, web_page: Path = WEB_PAGE) -> ASGIApp:
         Route("/metrics", show_metrics),
     ]
     if web_page.is_dir():
-        routes.append(Mount("/", StaticFiles(directory=web_page, html=True)))
+        routes.append(Mount("/", Page(directory=web_page, html=True)))
     handlers = {
         ParleyError: _on_error,
         HTTPException: _on_http_error,
@@ -56,8 +56,18 @@ def build_app(edge: Edge, web_page: Path = WEB_PAGE) -> ASGIApp:
     return app
 
 
+class Page(StaticFiles):
+    """The page's files. Browsers ask each time whether they have changed: they belong together, as one version."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        """A file."""
+        found = await super().get_response(path, scope)
+        found.headers["cache-control"] = "no-cache"
+        return found
+
+
 def _named_answers(scope: Scope, send: Send) -> Send:
-    """Give the answer a request id, and keep browsers from guessing types."""
+    """Give the answer a request id; keep browsers from guessing types and from showing it within other pages."""
     request_id = scope.setdefault("state", {})["request_id"] = new_request_id()
 
     async def send_named(message: Message) -> None:
@@ -66,6 +76,7 @@ def _named_answers(scope: Scope, send: Send) -> Send:
                 *message.get("headers", ()),
                 (REQUEST_ID.encode(), request_id.encode()),
                 (b"x-content-type-options", b"nosniff"),
+                (b"content-security-policy", b"frame-ancestors 'none'"),
             ]
         await send(message)
 

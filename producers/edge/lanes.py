@@ -67,10 +67,6 @@ class LaneReader:
         self._turn += 1
         return lane, self._positions[lane]
 
-    def reads(self, lane: int, start: int) -> bool:
-        """A turn on this lane with this start is read here from its first record, if its feed opens now."""
-        return self.ready and self._positions.get(lane, -1) == start
-
     async def start(self) -> None:
         """Go to the lanes' ends.
 

@@ -106,3 +106,14 @@ async def test_a_conversation_that_was_deleted_is_not_shown_though_the_views_sti
     assert (await get(f"/v1/conversations/{gone}/items", **parts)).status_code == 404
     listed = (await get("/v1/conversations", **parts)).json()["data"]
     assert [each["id"] for each in listed] == [conversation_id(KEYS, ADA.user, stays)]
+
+
+@pytest.mark.parametrize("path", ["/", "/app.js"])
+async def test_the_page_is_of_one_version_and_in_no_other_page(path: str) -> None:
+    """A browser that keeps some files by its own judgement would run new ones with old ones after an upgrade."""
+    answer = await get(path)
+    assert answer.status_code == 200
+    assert answer.headers["cache-control"] == "no-cache"
+    assert answer.headers["content-security-policy"] == "frame-ancestors 'none'"
+    again = await get(path, {"if-none-match": answer.headers["etag"]})
+    assert (again.status_code, again.headers["cache-control"]) == (304, "no-cache")
