@@ -64,6 +64,9 @@ class Course:
     said: int | None = None
     """When its last text was written, in ms."""
     generated: int = 0
+    """Tokens that the engine has made for this holder."""
+    inherited: int | None = None
+    """Tokens that were on the route when the turn was first taken here: made for those who held it before."""
     answer: Answer | None = None
     """Of the last run: it knows what the guard decided."""
     engine: Engine | None = None

@@ -135,6 +135,8 @@ class Turn:
         transcript = await take_turn(tools.tokens, tools.ranges, request.response, request.route, fence)
         if transcript is None:
             raise Superseded
+        if self.course.inherited is None:
+            self.course.inherited = transcript.tokens
         return Pen(tools.tokens, request.response, request.route, transcript)
 
     async def _in_a_slot(self, taking: asyncio.Task[Pen], run: int, avoid: Engine | None) -> End:
@@ -235,7 +237,7 @@ class Turn:
             usage=Usage(
                 input_tokens=self.request.prompt_tokens,
                 output_tokens=self._tools.tokenizer.count(transcript.text) if transcript.text else 0,
-                generated_tokens=self.course.generated,
+                generated_tokens=(self.course.inherited or 0) + self.course.generated,
             ),
             dropped_turns=self.request.dropped_turns,
             ended_at=now_ms(),

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.structs import ConsumerRecord
-from core_events import request
+from core_events import delta, fence, request
 
+from inference_workers import turn as turns
 from inference_workers import worker as workers
+from inference_workers.course import End
 from inference_workers.turn import Turn
 from inference_workers.worker import Worker, _Partition
 from parley.clock import now_ms
@@ -23,7 +25,10 @@ from parley.log.held import Held
 from parley.ownership import Progress
 from parley.settings import ProtocolSettings, Settings
 from parley.side_inputs import SideInputs
+from parley.tokenizers import Words
+from parley.transcript import Transcript
 from schemas.prompts import InferenceRequest
+from schemas.routes import Fence
 from schemas.wire import encode
 
 WHERE = TopicPartition("chat.inference.synthetic.free", 0)
@@ -84,6 +89,30 @@ class TestBetweenTwoAttempts:
         assert not turn.begin_anew()  # it pauses, and begins anew by itself
         await running
         assert turn.attempts == 2
+
+
+class TestWhatItHasCost:
+    async def test_tokens_of_those_who_held_the_turn_before_are_counted_once(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        route = Transcript()
+
+        async def take(_producer: Any, _ranges: Any, _response: str, _route: Any, mine: Fence) -> Transcript:
+            route.apply(mine)
+            return route
+
+        monkeypatch.setattr(turns, "take_turn", take)
+        route.apply(fence((1, 1, 1, 1)))
+        route.apply(delta(0, "one two ", tokens=2))
+        lane = SimpleNamespace(generation=lambda *_: 0)
+        tools = SimpleNamespace(tokens=lane, ranges=None, tokenizer=Words())
+        turn = Turn(tools, SimpleNamespace(takeover=2), side_inputs(), request())  # type: ignore[arg-type]
+
+        await turn._take(1)
+        route.apply(delta(1, "three ", writer=route.fence.writer))  # type: ignore[union-attr]
+        turn.course.generated = 3  # two of them were held back when the run broke off
+        pen = await turn._take(2)
+        assert turn._terminal(pen, End("completed")).usage.generated_tokens == 5
 
 
 class TestAfterItsEnd:
