@@ -15,6 +15,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 
 from parley.errors import ParleyError
+from parley.log.ranges import Record
 from parley.settings import KafkaSettings
 from parley.topics import TOKENS
 from producers.edge.feeds import Feed, Feeds
@@ -113,10 +114,7 @@ class LaneReader:
     async def _read(self, consumer: AIOKafkaConsumer) -> None:
         while not self._stopping:
             try:
-                batches = await consumer.getmany(timeout_ms=POLL_MS)
-            except OffsetOutOfRangeError as error:
-                await self._skip(consumer, list(error.args[0]))
-                continue
+                batches = await self._poll(consumer)
             except KafkaError as error:
                 if self._stopping:
                     return
@@ -128,11 +126,18 @@ class LaneReader:
                 for record in records:
                     feed = self._feeds.by_key(record.key)
                     if feed is not None:
-                        feed.absorb(record.value, record.timestamp)
+                        _absorb(feed, record)
                         touched[record.key] = feed
                 self._positions[where.partition] = records[-1].offset + 1
             for feed in touched.values():
                 feed.notify()
+
+    async def _poll(self, consumer: AIOKafkaConsumer) -> dict[TopicPartition, list[Record]]:
+        try:
+            return await consumer.getmany(timeout_ms=POLL_MS)
+        except OffsetOutOfRangeError as error:
+            await self._skip(consumer, list(error.args[0]))  # if brokers don't answer, the next poll says it again
+            return {}
 
     async def _skip(self, consumer: AIOKafkaConsumer, gone: list[TopicPartition]) -> None:
         """The log no longer holds what comes next: go to the end; whoever waited there resumes from the store."""
@@ -142,3 +147,12 @@ class LaneReader:
             self._positions[where.partition] = end
             for feed in self._feeds.of_partition(where.partition):
                 feed.fail(ParleyError("log_unavailable", "The stream was interrupted; resume it."))
+
+
+def _absorb(feed: Feed, record: Record) -> None:
+    """A record that can't be folded ends its own feed, not the reading of the lanes for all."""
+    try:
+        feed.absorb(record.value, record.timestamp)
+    except Exception:
+        log.exception("reading the route of %s", feed.projection.id)
+        feed.fail(ParleyError("internal", "The stream was interrupted; resume it."))
