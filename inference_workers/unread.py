@@ -28,8 +28,8 @@ from schemas.wire import STARTED_HEADER, BadRecord, decoder, header, turn_of
 _started = decoder(TurnStarted)
 
 
-async def end_unread(tools: Tools, held: Held, record: Record) -> None:
-    """End the turn of an unreadable request, as far as its headers tell which.
+async def end_unread(tools: Tools, held: Held, record: Record, run: int) -> None:
+    """End the turn of an unreadable request, as far as its headers tell which. `run` counts the attempts, from 1.
 
     Raises:
         ParleyError: log_unavailable: again, with a greater epoch.
@@ -37,7 +37,7 @@ async def end_unread(tools: Tools, held: Held, record: Record) -> None:
     if (turn := turn_of(record.headers)) is None:
         return
     response, route, dispatch = turn
-    fence = Fence(epoch=epoch_of(dispatch, held.takeover, 1), writer=secrets.token_hex(4))
+    fence = Fence(epoch=epoch_of(dispatch, held.takeover, run), writer=secrets.token_hex(4))
     try:
         transcript = await take_turn(tools.tokens, tools.ranges, response, route, fence)
     except RouteGone:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from dataclasses import dataclass, field
 
@@ -136,7 +137,8 @@ class Worker:
     async def give_up(self, held: Held, record: Record, error: BadRecord) -> None:
         """A request that can't be read: its turn is ended first, then the record is kept as a dead letter."""
         log.error("no request at %s-%d offset %d: %s", record.topic, record.partition, record.offset, error)
-        await until_done(lambda: end_unread(self._tools, held, record))
+        runs = itertools.count(1)
+        await until_done(lambda: end_unread(self._tools, held, record, next(runs)))
         count = self._tools.settings.topics.topics[DLQ].partitions
         group = held.group
         await until_done(lambda: dead_letter(self._tools.producer, record, group=group, error=error, partitions=count))

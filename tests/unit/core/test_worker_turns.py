@@ -14,6 +14,7 @@ from aiokafka.structs import ConsumerRecord
 from core_events import delta, fence, request
 
 from inference_workers import turn as turns
+from inference_workers import unread
 from inference_workers import worker as workers
 from inference_workers.course import End
 from inference_workers.turn import Turn
@@ -29,7 +30,7 @@ from parley.tokenizers import Words
 from parley.transcript import Transcript
 from schemas.prompts import InferenceRequest
 from schemas.routes import Fence
-from schemas.wire import encode
+from schemas.wire import BadRecord, encode, headers
 
 WHERE = TopicPartition("chat.inference.synthetic.free", 0)
 
@@ -146,3 +147,51 @@ class TestAfterItsEnd:
         assert len(ran) == 1
         assert ran[0]() is None
         assert held.progress.prefix == 2
+
+
+class TestARequestThatCannotBeRead:
+    async def test_its_turn_is_ended_though_the_first_attempt_broke_off_after_its_fence(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """An attempt with the same epoch would find its own fence void, and let the turn go as somebody else's."""
+        route, said, ended = Transcript(), [], []
+
+        async def take(_producer: Any, _ranges: Any, _response: str, _route: Any, mine: Fence) -> Transcript | None:
+            route.apply(mine)
+            if len(said) == 0:
+                said.append("a fence")
+                raise ParleyError("log_unavailable", "its acknowledgement is lost")
+            return route if route.holds(mine) else None
+
+        async def send(*_: Any, **__: Any) -> int:
+            ended.append(now_ms())
+            return 0
+
+        async def letter(*_: Any, **__: Any) -> int:
+            return 0
+
+        monkeypatch.setattr(unread, "take_turn", take)
+        monkeypatch.setattr(workers, "dead_letter", letter)
+        tools: Any = SimpleNamespace(
+            settings=Settings(),
+            engines=SimpleNamespace(),
+            tokens=SimpleNamespace(generation=lambda *_: 0, send=send),
+            producer=None,
+            ranges=None,
+            pool=SimpleNamespace(model="m"),
+        )
+        worker = Worker(tools, SimpleNamespace(), Health())  # type: ignore[arg-type]
+        held = Held(Member(), WHERE, 1, Progress(0))
+        held.progress.take(0)
+        asked = request()
+        about = headers(asked.type, response=asked.response, route=asked.route, dispatch=asked.dispatch)
+        record: Any = ConsumerRecord(*WHERE, 0, now_ms(), 1, b"", b"{", None, 0, 0, about)
+        giving_up = held.spawn(worker.give_up(held, record, BadRecord("no JSON")), "give up")
+        while not (held.proofs or giving_up.done()):
+            await asyncio.sleep(0.01)
+        assert held.proofs, "it was let go without an end"
+        held.proofs[0].set_result(None)
+        await giving_up
+        assert route.terminal is not None
+        assert len(ended) == 1
+        assert held.progress.prefix == 1
