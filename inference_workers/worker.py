@@ -27,7 +27,7 @@ from parley.topics import CAPACITY, DLQ
 from schemas.base import Dispatch
 from schemas.operations import PoolStatus
 from schemas.prompts import InferenceRequest
-from schemas.wire import REPLAY_HEADER, BadRecord, decoder, encode, header, headers
+from schemas.wire import REPLAY_HEADER, BadRecord, decoder, encode, header, headers, turn_of
 
 log = logging.getLogger(__name__)
 
@@ -137,12 +137,19 @@ class Worker:
     async def give_up(self, held: Held, record: Record, error: BadRecord) -> None:
         """A request that can't be read: its turn is ended first, then the record is kept as a dead letter."""
         log.error("no request at %s-%d offset %d: %s", record.topic, record.partition, record.offset, error)
-        runs = itertools.count(1)
-        await until_done(lambda: end_unread(self._tools, held, record, next(runs)))
+        if not self._known(held, record):
+            runs = itertools.count(1)
+            await until_done(lambda: end_unread(self._tools, held, record, next(runs)))
         count = self._tools.settings.topics.topics[DLQ].partitions
         group = held.group
         await until_done(lambda: dead_letter(self._tools.producer, record, group=group, error=error, partitions=count))
         held.end(record.offset)
+
+    def _known(self, held: Held, record: Record) -> bool:
+        """It repeats a request that was read: that turn runs or has ended, and must not be taken from itself."""
+        turn = turn_of(record.headers)
+        known = self._partitions[held.where].turns.get(turn[0]) if turn is not None else None
+        return known is not None and turn is not None and turn[2] <= known.dispatch
 
     def _engines_changed(self) -> None:
         """A guest takes half of its host's slots at most: the host's own worker does not know of it."""

@@ -182,6 +182,7 @@ class TestARequestThatCannotBeRead:
         )
         worker = Worker(tools, SimpleNamespace(), Health())  # type: ignore[arg-type]
         held = Held(Member(), WHERE, 1, Progress(0))
+        worker._partitions[WHERE] = _Partition(side_inputs())
         held.progress.take(0)
         asked = request()
         about = headers(asked.type, response=asked.response, route=asked.route, dispatch=asked.dispatch)
@@ -195,3 +196,23 @@ class TestARequestThatCannotBeRead:
         assert route.terminal is not None
         assert len(ended) == 1
         assert held.progress.prefix == 1
+
+    async def test_a_turn_that_runs_here_is_not_taken_from_itself(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A repetition of its request can't be read: the one that could be is enough."""
+
+        async def letter(*_: Any, **__: Any) -> int:
+            return 0
+
+        monkeypatch.setattr(workers, "dead_letter", letter)
+        tools: Any = SimpleNamespace(settings=Settings(), engines=SimpleNamespace(), producer=None)  # no way to a route
+        worker = Worker(tools, SimpleNamespace(), Health())  # type: ignore[arg-type]
+        held = Held(Member(), WHERE, 1, Progress(0))
+        asked = request()
+        running = asyncio.create_task(asyncio.sleep(0))
+        known = workers._Running(None, asked.dispatch, running, [0])
+        worker._partitions[WHERE] = _Partition(side_inputs(), {asked.response: known})
+        held.progress.take(1)
+        about = headers(asked.type, response=asked.response, route=asked.route, dispatch=asked.dispatch)
+        record: Any = ConsumerRecord(*WHERE, 1, now_ms(), 1, b"", b"{", None, 0, 0, about)
+        await worker.give_up(held, record, BadRecord("no JSON"))
+        assert held.progress.prefix == 2
