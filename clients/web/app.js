@@ -15,6 +15,8 @@ const MODEL = "parley.model";
 const KEY_FORM = /^[\w.~-]+$/;
 /** The list of conversations follows the log: a title is there this long after an answer. */
 const LIST_LAG_MS = 700;
+/** What the edge can't answer now is asked for again after this. */
+const AGAIN_MS = 3000;
 
 const $ = (id) => document.getElementById(id);
 const prompt = $("prompt");
@@ -72,7 +74,7 @@ async function enter(key) {
     if (error.status === 401) return askForKey("This key is not valid.");
     $("app").hidden = false;
     notice(`${error.message} Trying again…`);
-    return setTimeout(() => enter(key), 3000);
+    return setTimeout(() => enter(key), AGAIN_MS);
   }
   localStorage.setItem(KEY, key);
   $("key").value = "";
@@ -124,11 +126,21 @@ function begin({ push = false } = {}) {
 async function open(id, { push = true } = {}) {
   if (push) history.pushState(null, "", `#c=${id}`);
   turnTo(id);
-  const place = opened;
-  const page = await attempt(api.items(id));
-  if (page === undefined || place !== opened) return;
+  await showHistory(id, opened);
+}
+
+/** Show what was said, above what is said meanwhile. While it can't be read it is asked for again. */
+async function showHistory(id, place) {
+  const left = () => place !== opened || connection === null;
+  const page = await attempt(api.items(id), () => {
+    if (left()) return;
+    goOnWithPending([]); // what runs comes from the log
+    setTimeout(() => left() || showHistory(id, place), AGAIN_MS);
+  });
+  if (page === undefined || left()) return;
+  notice("");
   const items = page.data.reverse();
-  messages.container.append(...shown(turns(items)));
+  messages.container.prepend(...shown(unknown(turns(items))));
   if (page.has_more) showEarlier(page.last_id);
   goOnWithPending(items);
   connection.join(id);
@@ -189,8 +201,13 @@ async function showMissedTurns() {
   const place = opened;
   const page = await attempt(api.items(conversation));
   if (page === undefined || place !== opened) return;
+  messages.add(...shown(unknown(turns(page.data.reverse()))));
+}
+
+/** Of these turns those that are not on the page. */
+function unknown(found) {
   const known = new Set([...views.keys()].map((answer) => answer.id));
-  messages.add(...shown(turns(page.data.reverse()).filter((turn) => !known.has(turn.response))));
+  return found.filter((turn) => !known.has(turn.response));
 }
 
 function showEarlier(after) {
@@ -210,6 +227,7 @@ function showEarlier(after) {
 function goOnWithPending(items) {
   const kept = pending();
   if (kept?.conversation !== conversation) return;
+  if ([...views.keys()].some((answer) => answer.request?.idempotency_key === kept.request.idempotency_key)) return;
   if (items.some((item) => item.response_id === kept.id)) return forgetPending();
   const answer = new Answer(kept);
   messages.add(said(kept.request.input), show(answer, kept.request.input).element);
@@ -334,14 +352,15 @@ function checkKey(error) {
   if (error.status === 401) askForKey("This key is no longer valid.");
 }
 
-/** What the edge answers; undefined, and a notice, when it does not. */
-async function attempt(asked) {
+/** What the edge answers; undefined, and a notice, when it does not. `away` is called when it may answer later. */
+async function attempt(asked, away = () => {}) {
   try {
     return await asked;
   } catch (error) {
     if (error.status === undefined) throw error;
     checkKey(error);
     if (error.code !== "unreachable" || !runningAnswer()) notice(error.message);
+    if (error.status === 0 || error.status >= 500) away();
     return undefined;
   }
 }
