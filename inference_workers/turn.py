@@ -30,6 +30,7 @@ from parley.clock import left_s, now_ms
 from parley.endings import turn_ended
 from parley.errors import ParleyError, failure
 from parley.log.held import Held
+from parley.log.producer import TopicUnknown
 from parley.log.ranges import RouteGone
 from parley.log.taking import take_turn
 from parley.retrying import pause_s
@@ -90,10 +91,18 @@ class Turn:
                         hopeless = failure("answer_deadline_exceeded", "the answer did not get on: try again")
                     await asyncio.sleep(pause_s(failures))
                 except ParleyError as error:
+                    if isinstance(error, TopicUnknown) and self._too_old:
+                        log.warning("a turn is let go, its route is gone: %s", error)
+                        return
                     log.warning("run %d of a turn lost the log: %s", run, error)
                     await asyncio.sleep(pause_s(min(run, 6)))
         finally:
             self._side.off_cancel(self.request.response, self._cancelled.set)
+
+    @property
+    def _too_old(self) -> bool:
+        """The orchestrator ends it by now, if nobody else has."""
+        return left_s(self.request.deadline + int(self._tools.settings.protocol.max_turn_age_s * 1000)) == 0
 
     def begin_anew(self) -> bool:
         """It does not get on: break off what it waits for, and take the turn again. False: that is happening anyway."""

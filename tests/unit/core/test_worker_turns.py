@@ -23,6 +23,7 @@ from parley.clock import now_ms
 from parley.errors import ParleyError
 from parley.health import Health
 from parley.log.held import Held
+from parley.log.producer import TopicUnknown
 from parley.ownership import Progress
 from parley.settings import ProtocolSettings, Settings
 from parley.side_inputs import SideInputs
@@ -63,7 +64,7 @@ class TestBetweenTwoAttempts:
                 if self.attempts == 1:
                     raise ParleyError("log_unavailable", "no leader")
 
-        turn = Away(SimpleNamespace(), SimpleNamespace(), side_inputs(), request())  # type: ignore[arg-type]
+        turn = Away(SimpleNamespace(settings=Settings()), SimpleNamespace(), side_inputs(), request())  # type: ignore[arg-type]
         running = asyncio.create_task(turn.run())
         while not turn.attempts:
             await asyncio.sleep(0)
@@ -90,6 +91,25 @@ class TestBetweenTwoAttempts:
         assert not turn.begin_anew()  # it pauses, and begins anew by itself
         await running
         assert turn.attempts == 2
+
+
+class TestWithoutItsTopic:
+    @pytest.mark.parametrize(("age_s", "let_go"), [(0, False), (1_801, True)])
+    async def test_it_is_let_go_once_the_orchestrator_ends_it(self, age_s: int, let_go: bool) -> None:
+        """A topic that was just made is known a moment later; one that was deleted never is."""
+
+        class Gone(Turn):
+            attempts = 0
+
+            async def _attempt(self, *_: Any) -> None:
+                self.attempts += 1
+                if self.attempts == 1:
+                    raise TopicUnknown("chat.tokens.s.1-0")
+
+        asked = request(deadline=now_ms() - age_s * 1000)
+        turn = Gone(SimpleNamespace(settings=Settings()), SimpleNamespace(), side_inputs(), asked)  # type: ignore[arg-type]
+        await turn.run()
+        assert turn.attempts == (1 if let_go else 2)
 
 
 class TestWhatItHasCost:
