@@ -20,6 +20,7 @@ from consumers.orchestrator.ending import end_lost, end_on_route, end_turn
 from consumers.orchestrator.planning import parent_of, plan, request, started
 from parley.clock import now_ms
 from parley.errors import ParleyError, failure
+from parley.log.producer import TopicUnknown
 from parley.log.ranges import RouteGone
 from parley.log.taking import read_route
 from parley.retrying import pause_s, until_done
@@ -195,7 +196,9 @@ class Conversation:
         tools, event, opened = self.shard.tools, prompt.event, self._opened_as(prompt)
 
         async def written_and_read() -> Opened:
-            offset = await tools.say(event.response, event.route, opened)
+            offset = await self._say_opened(event, opened)
+            if offset is None:
+                return opened
             transcript = await read_route(tools.ranges, event.response, event.route, offset)
             return transcript.opened or opened
 
@@ -237,9 +240,22 @@ class Conversation:
 
     async def _open(self, event: PromptAccepted, opened: Opened) -> None:
         """Write Opened to the route, again until it is acknowledged: the first one counts."""
-        await until_done(lambda: self.shard.tools.say(event.response, event.route, opened))
+        await until_done(lambda: self._say_opened(event, opened))
         self._opened.pop(event.response, None)
         self._settle(event.response)
+
+    async def _say_opened(self, event: PromptAccepted, opened: Opened) -> int | None:
+        """Where it stands on the route; None: the route's topic was deleted for its age, and nobody reads it any more.
+
+        Raises:
+            ParleyError: log_unavailable: it may land later.
+        """
+        try:
+            return await self.shard.tools.say(event.response, event.route, opened)
+        except TopicUnknown:
+            if now_ms() < event.accepted_at + int(self.shard.tools.settings.protocol.max_turn_age_s * 1000):
+                raise  # it may appear yet
+            return None
 
     async def _let_go(self, prompt: Prompt) -> None:
         await self._opened_written(prompt.response)
