@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Coroutine
 from typing import Any
 
@@ -122,14 +123,16 @@ async def _stream(edge: Edge, cursor: Cursor, settling: Coroutine[Any, Any, None
 async def _whole(edge: Edge, cursor: Cursor, settling: Coroutine[Any, Any, None] | None, background: bool) -> ASGIApp:
     """The response when it has ended, or in the background as soon as it is accepted.
 
-    An edge that ends meanwhile answers with the response as it is: its id is what the client needs to ask elsewhere.
+    An edge that ends meanwhile, or can't read on, answers with the response as it is: its id is what the client needs
+    to ask again. An error would have it send the accepted prompt once more.
     """
     edge.streams.add(cursor)
     try:
         if settling is not None:
             await settling
-        while not background and await cursor.take(timeout=3600) is not None:
-            pass
+        with contextlib.suppress(ParleyError):  # it is the feed's
+            while not background and await cursor.take(timeout=3600) is not None:
+                pass
         shown = cursor.feed.projection.snapshot()
         if shown is None:
             raise cursor.feed.error or ParleyError("shutting_down", "This server is shutting down; try again.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from base64 import b64encode
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -31,6 +32,12 @@ RESPONSE = new_response_id(KEYS, ADA.user, SESSION, 3, 10, 1)
 
 async def get(path: str, headers: dict[str, str] | None = None, **parts: Any) -> httpx.Response:
     """The answer of an edge that has a user, and these parts."""
+    async with client_of(headers, **parts) as client:
+        return await client.get(path)
+
+
+def client_of(headers: dict[str, str] | None = None, **parts: Any) -> httpx.AsyncClient:
+    """A client of such an edge."""
 
     async def authenticate(authorization: str | None) -> Author:
         return ADA
@@ -38,8 +45,7 @@ async def get(path: str, headers: dict[str, str] | None = None, **parts: Any) ->
     settings = Settings(id_keys=(SecretStr(b64encode(KEYS[0]).decode()),))
     edge: Any = SimpleNamespace(authenticate=authenticate, settings=settings, draining=False, **parts)
     transport = httpx.ASGITransport(build_app(edge))
-    async with httpx.AsyncClient(transport=transport, base_url="http://edge", headers=headers) as client:
-        return await client.get(path)
+    return httpx.AsyncClient(transport=transport, base_url="http://edge", headers=headers)
 
 
 @pytest.mark.parametrize("limit", ["0", "101", "-1", "x", "", "1e2", "000000001999999", "9" * 5_000])
@@ -117,3 +123,25 @@ async def test_the_page_is_of_one_version_and_in_no_other_page(path: str) -> Non
     assert answer.headers["content-security-policy"] == "frame-ancestors 'none'"
     again = await get(path, {"if-none-match": answer.headers["etag"]})
     assert (again.status_code, again.headers["cache-control"]) == (304, "no-cache")
+
+
+@pytest.mark.parametrize("announced", [True, False])
+async def test_who_waits_for_an_accepted_response_that_cannot_be_read_on_gets_it_as_it_is(announced: bool) -> None:
+    """SDKs send again what gets a 503: an accepted prompt would be a second turn."""
+    feed = Feed(RESPONSE, ADA.user)
+    if announced:
+        feed.announce({})
+
+    async def accept(*asked: object) -> Feed:
+        return feed
+
+    parts = {"turns": SimpleNamespace(accept=accept), "patience": Patience(100, 1 << 20), "streams": set()}
+    async with client_of(**parts) as client:
+        waiting = asyncio.create_task(client.post("/v1/responses", json={"model": "synthetic", "input": "Hi"}))
+        await asyncio.sleep(0.05)
+        feed.fail(ParleyError("log_unavailable", "The stream was interrupted; resume it."))
+        answer = await waiting
+    if announced:
+        assert (answer.status_code, answer.json()["id"], answer.json()["status"]) == (200, RESPONSE, "in_progress")
+    else:
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "log_unavailable")
