@@ -119,6 +119,16 @@ class Sessions:
             row = await found.fetchone()
         return SessionRow(*row) if row else None
 
+    async def was_deleted(self, user_id: UUID, session_id: UUID) -> bool:
+        """The user has had this session, and has deleted it."""
+        async with borrowed(self._pool) as connection:
+            found = await connection.execute(
+                "SELECT 1 FROM chat_session "
+                "WHERE session_id = %(session)s AND user_id = %(user)s AND deleted_at IS NOT NULL",
+                {"user": user_id, "session": session_id},
+            )
+            return await found.fetchone() is not None
+
     async def apply(self, events: Sequence[tuple[SessionEvent, Millis]]) -> None:
         """Bring the view up to these events of chat.turns with their append times, in log order, all or nothing.
 

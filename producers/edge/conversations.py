@@ -75,6 +75,8 @@ async def _opened_before(edge: Edge, author: Author, session: UUID, keyed: Idemp
         opened_with = recent.opened_with
     elif (row := await edge.sessions.get(author.user, session)) is not None:
         opened_with = row.opened_with
+    elif await edge.sessions.was_deleted(author.user, session):
+        raise ParleyError("not_found", "The conversation that this Idempotency-Key has opened was deleted.")
     else:
         return False
     if opened_with != keyed.body_hash:

@@ -235,12 +235,15 @@ async def test_a_conversation_is_opened_named_used_and_deleted(
     assert prompt.listed
     assert not prompt.new_session
     assert (await http.patch(url, json={"title": "Greetings"})).json()["title"] == "Greetings"
+    assert not await sessions.was_deleted(ada.user.user_id, prompt.session)
     assert (await http.request("DELETE", url)).json()["deleted"] is True
     deleted = SessionDeleted(session=prompt.session, user=ada.user.user_id, at=1)
     now = time.time_ns() // 1_000_000
     await sessions.apply([(deleted, now)])
     await kept.delete(deleted, appended=now)
+    assert await sessions.was_deleted(ada.user.user_id, prompt.session)
     assert (await http.get(url)).status_code == 404
+    assert (await http.get(f"{url}/items")).status_code == 404
 
 
 def started(

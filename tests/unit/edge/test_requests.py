@@ -145,3 +145,21 @@ async def test_who_waits_for_an_accepted_response_that_cannot_be_read_on_gets_it
         assert (answer.status_code, answer.json()["id"], answer.json()["status"]) == (200, RESPONSE, "in_progress")
     else:
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "log_unavailable")
+
+
+async def test_a_key_whose_conversation_was_deleted_opens_it_no_more() -> None:
+    """Long after: the edge has forgotten both, the view has not."""
+
+    async def get(user: UUID, session: UUID) -> None:
+        return None
+
+    async def was_deleted(user: UUID, session: UUID) -> bool:
+        return user == ADA.user
+
+    parts = {
+        "live": SimpleNamespace(opening=lambda session: None, is_deleted=lambda session, user: False),
+        "sessions": SimpleNamespace(get=get, was_deleted=was_deleted),
+    }
+    async with client_of(**parts) as client:
+        answer = await client.post("/v1/conversations", json={}, headers={"idempotency-key": "k"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
