@@ -27,8 +27,8 @@ log = logging.getLogger(__name__)
 class Run:
     """A run of `request` while the turn is being taken: `taking` gives the pen.
 
-    `number` counts the holder's runs of the turn, `name` is the engine's id for this one, `avoid` the engine on which
-    the run before failed.
+    `number` counts the holder's runs of the turn, `name` is what the engine's ids for it begin with, `avoid` the engine
+    on which the run before failed.
     """
 
     def __init__(
@@ -198,7 +198,8 @@ class Run:
         temperature = asked.temperature if asked.temperature is not None else pool.temperature
         top_p = asked.top_p if asked.top_p is not None else pool.top_p
         return Generation(
-            request_id=self._name,
+            # Two streams of a run differ in what they go on from, and the stop of the first must not meet the second.
+            request_id=f"{self._name}.{len(text)}",
             prompt=self._request.prompt + text,  # the template leaves the assistant's turn open
             max_tokens=max_tokens,
             temperature=temperature or 0.0,
