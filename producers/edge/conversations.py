@@ -6,6 +6,7 @@ list in PostgreSQL, the items in the message store. Order is the turn's number, 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -123,7 +124,9 @@ async def delete_conversation(request: Request) -> ASGIApp:
     """DELETE /v1/conversations/{id}."""
     edge, author = await _entered(request)
     session = _session(request, edge, author)
-    await edge.write_session(SessionDeleted(session=session, user=author.user, at=now_ms()))
+    place = await edge.write_session(SessionDeleted(session=session, user=author.user, at=now_ms()))
+    with contextlib.suppress(ParleyError):  # deleted it is; this edge, too, is to know before it says so
+        await edge.live.reached(*place)
     return json_response({"id": request.path_params["conversation"], "object": "conversation.deleted", "deleted": True})
 
 

@@ -163,3 +163,20 @@ async def test_a_key_whose_conversation_was_deleted_opens_it_no_more() -> None:
     async with client_of(**parts) as client:
         answer = await client.post("/v1/conversations", json={}, headers={"idempotency-key": "k"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_a_deletion_is_said_once_this_edge_knows_of_it_or_seconds_later(late: bool) -> None:
+    known: list[tuple[int, int]] = []
+
+    async def write_session(event: object) -> tuple[int, int]:
+        return 3, 17
+
+    async def reached(partition: int, offset: int) -> None:
+        known.append((partition, offset))
+        if late:
+            raise ParleyError("log_unavailable", "The state log can't be read at the moment.")
+
+    async with client_of(write_session=write_session, live=SimpleNamespace(reached=reached)) as client:
+        answer = await client.delete(f"/v1/conversations/{conversation_id(KEYS, ADA.user, SESSION)}")
+    assert (answer.status_code, answer.json()["deleted"], known) == (200, True, [(3, 17)])
