@@ -134,7 +134,8 @@ class LaneReader:
 
     async def _poll(self, consumer: AIOKafkaConsumer) -> dict[TopicPartition, list[Record]]:
         try:
-            return await consumer.getmany(timeout_ms=POLL_MS)
+            batches: dict[TopicPartition, list[Record]] = await consumer.getmany(timeout_ms=POLL_MS)
+            return batches
         except OffsetOutOfRangeError as error:
             await self._skip(consumer, list(error.args[0]))  # if brokers don't answer, the next poll says it again
             return {}
