@@ -3,7 +3,7 @@
 An idempotent producer never recovers on a partition after one of its batches has expired, while its other partitions
 stay fine (measured against aiokafka 0.14 and Kafka 4.4). So a partition whose send failed moves to a fresh producer:
 `Producer` keeps generations of aiokafka producers and remembers, for each partition, the oldest one that may still be
-used.
+used. One that no partition uses any more is stopped.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ class Producer:
         self._settings = settings
         self._name = name
         self._linger_ms = settings.linger_ms if linger_ms is None else linger_ms
-        self._generations: list[AIOKafkaProducer] = []
+        self._generations: dict[int, AIOKafkaProducer] = {}
+        """Those that may be used: the first, the newest, and any between that a partition still uses."""
+        self._newest = -1
+        self._retiring: set[asyncio.Task[None]] = set()
         self._from: dict[TopicPartition, int] = {}
         self._renewing = asyncio.Lock()
         self._patience_s = patience_s
@@ -60,7 +63,8 @@ class Producer:
 
     async def stop(self) -> None:
         """Send what is buffered, then disconnect."""
-        await asyncio.gather(*(producer.stop() for producer in self._generations), return_exceptions=True)
+        stopping = (producer.stop() for producer in self._generations.values())
+        await asyncio.gather(*stopping, *self._retiring, return_exceptions=True)
 
     async def send(
         self, topic: str, value: bytes | None, *, key: bytes | None, partition: int, headers: Headers = ()
@@ -109,7 +113,7 @@ class Producer:
         """
         where = TopicPartition(topic, partition)
         generation = self.generation(topic, partition)
-        if generation >= len(self._generations):
+        if generation not in self._generations:
             await self._renew(generation)
         try:
             future: asyncio.Future[RecordMetadata] = await self._generations[generation].send(
@@ -147,7 +151,7 @@ class Producer:
     def _abandon(self, where: TopicPartition, generation: int) -> None:
         if self._from.get(where, 0) <= generation:
             log.warning("sends to %s-%d move to a fresh producer", where.topic, where.partition)
-            self._from[where] = generation + 1
+            self._from[where] = max(generation + 1, self._newest)
 
     async def _renew(self, wanted: int) -> None:
         """Have a generation; `wanted` is at most the next one, since only generations that were used are abandoned."""
@@ -158,7 +162,7 @@ class Producer:
 
     async def _next_generation(self, wanted: int) -> None:
         async with self._renewing:
-            if wanted < len(self._generations):
+            if wanted <= self._newest:
                 return
             producer = AIOKafkaProducer(
                 bootstrap_servers=self._settings.bootstrap,
@@ -175,7 +179,20 @@ class Producer:
             except BaseException:
                 await producer.stop()
                 raise
-            self._generations.append(producer)
+            self._generations[wanted], self._newest = producer, wanted
+            self._retire()
+
+    def _retire(self) -> None:
+        """An outage may use up one every few seconds, and each keeps its connections."""
+        for generation in self._generations.keys() - {0, self._newest, *self._from.values()}:
+            stopping = asyncio.create_task(self._generations.pop(generation).stop(), name="retire")
+            self._retiring.add(stopping)
+            stopping.add_done_callback(self._retired)
+
+    def _retired(self, stopping: asyncio.Task[None]) -> None:
+        self._retiring.discard(stopping)
+        if not stopping.cancelled() and (error := stopping.exception()) is not None:
+            log.info("a producer that nobody uses did not end well: %r", error)
 
 
 def offset_of(metadata: RecordMetadata) -> int:
