@@ -84,8 +84,9 @@ def _named_answers(scope: Scope, send: Send) -> Send:
 
 
 async def live(request: Request) -> Response:
-    """GET /health/live: the process turns its loop."""
-    return Response("ok", media_type="text/plain")
+    """GET /health/live: the process turns its loop, and nothing has ended in it that only a restart begins again."""
+    edge: Edge = request.app.state.edge
+    return Response("; ".join(edge.broken) or "ok", 503 if edge.broken else 200, media_type="text/plain")
 
 
 async def ready(request: Request) -> Response:

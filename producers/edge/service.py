@@ -112,15 +112,20 @@ class Edge:
         offset = await self.producer.send(TURNS, encode(event), key=key, partition=partition, headers=about)
         return partition, offset
 
-    async def problems(self) -> list[str]:
-        """What keeps this edge from serving; empty when it is ready."""
+    @property
+    def broken(self) -> list[str]:
+        """What only a restart of this process mends."""
         found = []
-        if self.draining:
-            found.append("shutting down")
         if not self.lanes.ready:
             found.append("the token lanes are not being read")
         if self.following is not None:
             found.append("the state log is not being read")
+        return found
+
+    async def problems(self) -> list[str]:
+        """What keeps this edge from serving; empty when it is ready."""
+        found = ["shutting down"] if self.draining else []
+        found += self.broken
         try:
             async with borrowed(self.pool) as connection:
                 await connection.execute("SELECT 1")

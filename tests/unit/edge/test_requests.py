@@ -22,6 +22,7 @@ from producers.edge.acceptance import Author
 from producers.edge.app import build_app
 from producers.edge.feeds import Feed, Patience
 from producers.edge.problems import envelope, socket_error
+from producers.edge.service import Edge
 from schemas.routes import Fence, Opened, Terminal, encode_route_record
 
 KEYS = Keys((b"k" * 32,))
@@ -180,3 +181,21 @@ async def test_a_deletion_is_said_once_this_edge_knows_of_it_or_seconds_later(la
     async with client_of(write_session=write_session, live=SimpleNamespace(reached=reached)) as client:
         answer = await client.delete(f"/v1/conversations/{conversation_id(KEYS, ADA.user, SESSION)}")
     assert (answer.status_code, answer.json()["deleted"], known) == (200, True, [(3, 17)])
+
+
+@pytest.mark.parametrize(
+    ("reads", "failure", "status", "said"),
+    [
+        (True, None, 200, "ok"),
+        (False, None, 503, "the token lanes are not being read"),
+        (True, RuntimeError("x"), 503, "the state log is not being read"),
+    ],
+)
+async def test_an_edge_that_only_a_restart_mends_is_not_alive(
+    reads: bool, failure: BaseException | None, status: int, said: str
+) -> None:
+    parts: Any = SimpleNamespace(lanes=SimpleNamespace(ready=reads), following=failure)
+    broken = Edge.broken.fget
+    assert broken is not None
+    answer = await get("/health/live", broken=broken(parts))
+    assert (answer.status_code, answer.text) == (status, said)
