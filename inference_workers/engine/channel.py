@@ -151,6 +151,11 @@ class Call:
         """The server has not ended it."""
         return self._link.holds(self)
 
+    @property
+    def unread(self) -> bool:
+        """Messages have come that nobody has read yet."""
+        return bool(self._messages)
+
     def cancel(self) -> None:
         """Leave the call and tell the server, which then breaks it off."""
         self._link.leave(self)

@@ -216,6 +216,8 @@ class _Watch:
         self._timer.cancel()
 
     def _look(self) -> None:
+        if self._call.unread:  # it has spoken: who reads it waits for something else
+            self.heard()
         rest = self._last + self._limit_s - self._loop.time()
         if rest > 0:
             self._timer = self._loop.call_later(rest, self._look)

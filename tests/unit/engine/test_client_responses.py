@@ -1,16 +1,19 @@
-"""What an engine says that is no response ends the run, not the worker."""
+"""What a worker makes of an engine's responses, and of their absence."""
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import aclosing
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tritonclient.grpc.service_pb2 import ModelInferResponse, ModelStreamInferResponse
 
+from inference_workers.engine.channel import Call
 from inference_workers.engine.client import EngineClient
 from inference_workers.engine.contract import Generation
-from inference_workers.engine.errors import EngineError
+from inference_workers.engine.errors import EngineError, EngineSilent
 
 
 class Said:
@@ -51,7 +54,9 @@ def response(*outputs: tuple[str, str], contents: tuple[bytes, ...]) -> bytes:
     ],
     ids=["no message", "no contents", "no text", "a type of its own", "half a number", "half a string"],
 )
-async def test_the_run_fails_as_one_of_the_engine(raw: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_no_response_fails_the_run_as_one_of_the_engine(
+    raw: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     call = Said(raw)
 
     async def calling(*_: Any) -> Said:
@@ -63,3 +68,43 @@ async def test_the_run_fails_as_one_of_the_engine(raw: bytes, monkeypatch: pytes
         with pytest.raises(EngineError, match="can't be read"):
             await anext(chunks)
     assert call.abandoned
+
+
+class TestSilence:
+    """An engine is silent when it says nothing, not when nobody listens: the log may be away for long."""
+
+    @pytest.fixture
+    def call(self) -> Call:
+        return Call(SimpleNamespace(holds=lambda call: False), 1, b"")  # type: ignore[arg-type]
+
+    @pytest.fixture
+    def client(self, call: Call, monkeypatch: pytest.MonkeyPatch) -> EngineClient:
+        async def calling(*_: Any) -> Call:
+            return call
+
+        client = EngineClient("engine:1", "model", cumulative=False, silence_s=0.02)
+        monkeypatch.setattr(client, "_call", calling)
+        return client
+
+    @staticmethod
+    def say(call: Call, text: str) -> None:
+        content = len(text).to_bytes(4, "little") + text.encode()
+        message = response(("text_output", "BYTES"), contents=(content,))
+        call.feed(b"\0" + len(message).to_bytes(4) + message)
+
+    async def test_what_came_while_nobody_read_counts(self, call: Call, client: EngineClient) -> None:
+        async with aclosing(client.generate(Generation("r", "p", 4))) as chunks:
+            self.say(call, "one ")
+            assert (await anext(chunks)).text == "one "
+            self.say(call, "two ")
+            await asyncio.sleep(0.1)
+            assert (await anext(chunks)).text == "two "
+            self.say(call, "three")
+            assert (await anext(chunks)).text == "three"
+
+    async def test_an_engine_that_says_nothing_is_given_up(self, call: Call, client: EngineClient) -> None:
+        async with aclosing(client.generate(Generation("r", "p", 4))) as chunks:
+            self.say(call, "one ")
+            assert (await anext(chunks)).text == "one "
+            with pytest.raises(EngineSilent):
+                await anext(chunks)
