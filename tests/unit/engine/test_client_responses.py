@@ -82,7 +82,7 @@ class TestSilence:
         async def calling(*_: Any) -> Call:
             return call
 
-        client = EngineClient("engine:1", "model", cumulative=False, silence_s=0.02)
+        client = EngineClient("engine:1", "model", cumulative=False, silence_s=0.05)
         monkeypatch.setattr(client, "_call", calling)
         return client
 
@@ -97,9 +97,9 @@ class TestSilence:
             self.say(call, "one ")
             assert (await anext(chunks)).text == "one "
             self.say(call, "two ")
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.2)
             assert (await anext(chunks)).text == "two "
-            self.say(call, "three")
+            asyncio.get_running_loop().call_later(0.001, self.say, call, "three")
             assert (await anext(chunks)).text == "three"
 
     async def test_an_engine_that_says_nothing_is_given_up(self, call: Call, client: EngineClient) -> None:
