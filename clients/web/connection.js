@@ -41,6 +41,8 @@ export class Connection {
   #silence = null;
   #conversation = null;
   #joined = false;
+  /** The edge has said that it tells this socket of them. */
+  #following = false;
   /** The response of another's turn that this socket was told of last. */
   #announced = null;
 
@@ -109,6 +111,7 @@ export class Connection {
     url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
     const socket = new WebSocket(url, ["parley.v1", `parley.key.${this.#key}`]);
     this.#socket = socket;
+    this.#following = false;
     this.#announced = null;
     socket.onopen = () => {
       this.#begin(); // an answer that goes on first: what is shown already is not told of again
@@ -164,7 +167,11 @@ export class Connection {
     this.#listen();
     if (event.type.startsWith("parley:")) return this.#hearOurs(event);
     const answer = this.#answers[0];
-    if (answer === undefined) return;
+    if (answer === undefined) {
+      // An edge that has just begun may not know yet what runs: it is asked again.
+      if (event.type === "error" && PASSING.has(event.error.code) && !this.#following) this.#lost();
+      return;
+    }
     if (event.type === "error") {
       this.#refused(answer, event);
     } else if (answer.apply(event)) {
@@ -184,7 +191,7 @@ export class Connection {
       this.#answers = [answer, ...this.#answers.filter((other) => other !== answer)];
     } else if (event.type === "parley:following" && event.conversation === this.#conversation) {
       if (this.#joined) this.#on.rejoined();
-      this.#joined = true;
+      this.#joined = this.#following = true;
     } else if (event.type === "parley:deleted" && event.conversation === this.#conversation) {
       this.#on.deleted();
     }

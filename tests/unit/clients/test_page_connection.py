@@ -59,13 +59,13 @@ const delta = (number, text) => ({ type: "response.output_text.delta", sequence_
 const busy = { type: "error", status: 409, error: { code: "response_in_progress", message: "busy" } };
 """
 AFTER = """
-console.log(JSON.stringify(answers.map(({ state, text }) => ({ state, text }))));
+console.log(JSON.stringify(typeof end === "undefined" ? answers.map(({ state, text }) => ({ state, text })) : end));
 process.exit(0);
 """
 
 
 def told(story: str) -> Any:
-    """The answers after a story, each with its state and text."""
+    """The answers after a story, each with its state and text; or what it calls `end`."""
     assert NODE is not None
     run = [NODE, "--input-type=module", "-e", BEFORE + story + AFTER, str(WEB)]
     return json.loads(subprocess.run(run, check=True, capture_output=True, text=True, timeout=30).stdout)
@@ -95,3 +95,22 @@ def test_a_request_that_is_refused_because_the_socket_is_busy_fails() -> None:
     sockets[0].onopen();
     sockets[0].hear(busy);
     """) == [{"state": "failed", "text": ""}]
+
+
+@pytest.mark.parametrize(("code", "sockets"), [("log_unavailable", 2), ("not_found", 1)])
+def test_a_page_that_could_not_join_its_conversation_yet_comes_again(code: str, sockets: int) -> None:
+    """An edge that has just begun reads first what runs; a conversation that is not there never will be."""
+    told_ = told(
+        """
+    globalThis.setTimeout = ((wait) => (act, ms) => wait(act, ms > 100 && ms < 1000 ? 1 : ms))(globalThis.setTimeout);
+    connection.join("conv");
+    sockets[0].onopen();
+    """
+        + f'sockets[0].hear({{ type: "error", status: 503, error: {{ code: "{code}", message: "" }} }});'
+        + """
+    await new Promise((done) => setTimeout(done, 50));
+    sockets.at(-1).onopen?.();
+    const end = { sockets: sockets.length, asked: sockets.at(-1).sent.at(-1).type };
+    """
+    )
+    assert told_ == {"sockets": sockets, "asked": "parley:follow"}
