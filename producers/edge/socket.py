@@ -69,7 +69,7 @@ async def serve(edge: Edge, scope: Scope, receive: Receive, send: Send) -> None:
     _SOCKETS.inc()
     edge.sockets.add(socket)
     try:
-        while (message := await receive())["type"] != "websocket.disconnect":
+        while not socket.flooding and (message := await receive())["type"] != "websocket.disconnect":
             await socket.hear(message)
     except Exception:
         wire.hang_up(CLOSE_INTERNAL, "internal")
@@ -98,6 +98,7 @@ class Socket:
         "_shown",
         "_timer",
         "_wire",
+        "flooding",
     )
 
     def __init__(self, edge: Edge, author: Author, wire: Wire, *, extended: bool) -> None:
@@ -114,11 +115,14 @@ class Socket:
         self._allowance = edge.settings.edge.messages_per_second * RATE_WINDOW_S
         self._checked_at = loop.time()
         self._expired = False
+        self.flooding = False
+        """Too many messages came: the rest of them is not even looked at."""
         self._timer = loop.call_later(edge.settings.edge.socket_lifetime_s, self._expire)
 
     async def hear(self, message: Message) -> None:
         """Act on one message. What is wrong with it is answered; the socket lives."""
         if not self._may_speak():
+            self.flooding = True
             self._say_error(ParleyError("rate_limit_exceeded", "Too many messages on this socket; slow down."))
             self._wire.hang_up(CLOSE_POLICY, "rate_limit_exceeded")
             return

@@ -14,7 +14,8 @@ from parley.ids import Keys, new_response_id, new_session
 from parley.settings import Settings
 from producers.edge.acceptance import Author
 from producers.edge.feeds import Feed, Patience
-from producers.edge.socket import Socket
+from producers.edge.socket import RATE_WINDOW_S, Socket, serve
+from producers.edge.wire import EXTENSION
 from schemas.routes import Fence, Opened, Terminal, encode_route_record
 
 USER, SESSION = new_session(), new_session()
@@ -26,12 +27,16 @@ PING = {"type": "websocket.receive", "text": '{"type": "parley:ping"}'}
 class Peer:
     """What comes out of the socket."""
 
-    open = True
     has_room = True
+    listener: Socket | None = None
 
     def __init__(self) -> None:
         self.heard: list[str] = []
         self.closed: tuple[int, str] | None = None
+
+    @property
+    def open(self) -> bool:
+        return self.closed is None
 
     def send_texts(self, frames: Iterable[bytes]) -> None:
         self.heard += [orjson.loads(frame)["type"] for frame in frames]
@@ -49,6 +54,7 @@ class Edge:
             update={"edge": plain.edge.model_copy(update={"socket_lifetime_s": lifetime_s})}
         )
         self.turns = self.live = self
+        self.sockets: set[Socket] = set()
         self.draining = False
         self.patience = Patience(100, 1 << 20)
         self.acknowledged = asyncio.Event()
@@ -121,3 +127,32 @@ async def test_a_key_that_is_revoked_ends_its_socket_and_one_that_cannot_be_look
 
 def test_a_key_is_not_in_what_is_written_of_its_author() -> None:
     assert "pk_once" not in repr(Author(USER, "free", key="pk_once"))
+
+
+async def test_of_a_flood_of_messages_no_more_is_heard_than_may_be_said() -> None:
+    """Thousands of small messages come in one piece: going through them all would keep everybody else waiting."""
+    edge: Any = Edge()
+    peer = Peer()
+    heard = 0
+
+    async def receive() -> dict[str, str]:
+        nonlocal heard
+        heard += 1
+        if heard > 2_000:
+            return {"type": "websocket.disconnect"}
+        return PING if heard > 1 else {"type": "websocket.connect"}
+
+    async def send(message: object) -> None:
+        pass
+
+    scope: Any = {
+        "type": "websocket",
+        "path": "/v1/responses",
+        "headers": [],
+        "subprotocols": ["parley.v1", "parley.key.pk_once"],
+        "extensions": {EXTENSION: peer},
+    }
+    async with asyncio.timeout(5):
+        await serve(edge, scope, receive, send)
+    assert peer.closed == (1008, "rate_limit_exceeded")
+    assert heard < 100 + edge.settings.edge.messages_per_second * RATE_WINDOW_S
