@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from parley.health import Health, serve_health
+from parley.log.answers import mend_answers
 from parley.log.transports import mend_transports
 from parley.quiet import Seldom
 from parley.settings import Settings
@@ -33,9 +34,10 @@ EXIT_RESTART = 75
 def set_up(settings: Settings, role: str, *, spare: bool = False) -> None:
     """Logging to standard error and, where a port is set, health and metrics; a spare's port is still another's.
 
-    Clients of Kafka are made to fit uvloop.
+    Clients of Kafka are made to fit uvloop, and to hear what coordinators say.
     """
     mend_transports()
+    mend_answers()
     logging.basicConfig(
         level=settings.log_level, stream=sys.stderr, format=f"%(asctime)s %(levelname).1s {role} %(name)s: %(message)s"
     )

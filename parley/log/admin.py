@@ -26,6 +26,7 @@ from aiokafka.errors import (
 from aiokafka.protocol.admin import ApiVersionRequest, DeleteGroupsRequest
 
 from parley.errors import ParleyError
+from parley.log.answers import mend_answers
 from parley.log.topic_plan import LiveTopic
 from parley.settings import KafkaSettings
 from parley.topics import Topic, Topics
@@ -250,6 +251,7 @@ async def started_client(settings: KafkaSettings, client_id: str) -> AIOKafkaAdm
     Raises:
         ParleyError: log_unavailable: no broker answers.
     """
+    mend_answers()
     client = AIOKafkaAdminClient(
         bootstrap_servers=settings.bootstrap, client_id=client_id, request_timeout_ms=settings.request_timeout_ms
     )

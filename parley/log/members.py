@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from parley.log.answers import mend_answers
 from parley.settings import Settings
 
 
 def member_options(settings: Settings, group: str) -> dict[str, Any]:
     """Arguments of an aiokafka consumer that joins `group`: offsets are committed by hand, and nothing is skipped."""
+    mend_answers()
     kafka = settings.kafka
     return {
         "bootstrap_servers": kafka.bootstrap,
