@@ -112,7 +112,7 @@ class Worker:
             return
         offsets = [record.offset]
         if known is not None:
-            known.task.cancel()
+            held.let_go(known.task)
             offsets = [*known.offsets, record.offset]
         side = self._partitions[held.where].side
         turn = Turn(self._tools, held, side, request)

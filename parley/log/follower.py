@@ -12,7 +12,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from parley.errors import ParleyError
-from parley.log.ranges import Record
+from parley.log.ranges import Record, stopped
 from parley.settings import KafkaSettings
 
 log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class Follower:
         try:
             await self._consumer.start()
         except (KafkaError, OSError) as error:
-            await self._consumer.stop()
+            await stopped(self._consumer)
             raise ParleyError("log_unavailable", "no broker answers") from error
         self._task = asyncio.create_task(self._poll(), name="follower")
         self._task.add_done_callback(self._ended)
@@ -76,7 +76,7 @@ class Follower:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
-        await self._consumer.stop()
+        await stopped(self._consumer)
 
     def follow(self, topic: str, partition: int, start: int, handle: Handler) -> None:
         """Hand every record of a partition from `start` on to `handle`. Again with the same: from the lower start."""

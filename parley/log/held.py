@@ -99,6 +99,11 @@ class Held:
         task.add_done_callback(self._finished)
         return task
 
+    def let_go(self, task: asyncio.Task[None]) -> None:
+        """Cancel something that runs."""
+        self._tasks.discard(task)
+        task.cancel()
+
     def end(self, offset: int) -> None:
         """A record needs nothing more: its offset may be committed."""
         self.progress.end(offset)
@@ -139,6 +144,10 @@ class Held:
         return int(records[0].timestamp) if records else 0
 
     def _finished(self, task: asyncio.Task[None]) -> None:
+        unasked = task in self._tasks and not self.lost
         self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if task.cancelled():
+            if unasked:  # by a cancellation that came out of a library: its record would stay open for ever
+                self._group.fail(RuntimeError(f"{task.get_name()} of {self.where} was cancelled, and nobody had asked"))
+        elif (error := task.exception()) is not None:
             self._group.fail(error)

@@ -33,6 +33,11 @@ class RouteGone(Exception):
     """The log begins after the offset asked for, or the topic does not exist: what is left is not the whole."""
 
 
+async def stopped(consumer: AIOKafkaConsumer) -> None:
+    """Stop a consumer. aiokafka's own cancellations come out of that now and then: nobody of ours was cancelled."""
+    await asyncio.gather(consumer.stop(), return_exceptions=True)
+
+
 class RangeReader:
     """A pool of readers of one process."""
 
@@ -60,7 +65,7 @@ class RangeReader:
             task.cancel()
         await asyncio.gather(*self._starting, return_exceptions=True)
         idle, self._idle = self._idle, []
-        await asyncio.gather(*(consumer.stop() for consumer in idle))
+        await asyncio.gather(*(stopped(consumer) for consumer in idle))
 
     async def read(self, topic: str, partition: int, start: int, end: int) -> list[Record]:
         """The records from `start` to `end`, both included. The record at `end` must be in the log.
@@ -171,10 +176,10 @@ class RangeReader:
         try:
             await consumer.start()
         except (KafkaError, OSError) as error:
-            await consumer.stop()
+            await stopped(consumer)
             raise ParleyError("log_unavailable", f"no broker answers at {self._settings.bootstrap}") from error
         except BaseException:  # cancelled: half a consumer must not be left behind
-            await consumer.stop()
+            await stopped(consumer)
             raise
         return consumer
 
@@ -187,7 +192,7 @@ class RangeReader:
             task = asyncio.create_task(self._start_spare())
             self._starting.add(task)
             task.add_done_callback(self._starting.discard)
-        await consumer.stop()
+        await stopped(consumer)
 
     async def _start_spare(self) -> None:
         """A reader instead of one that could not be kept: the next caller should not wait for its start."""

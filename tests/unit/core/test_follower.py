@@ -96,3 +96,18 @@ async def test_who_follows_instead_of_another_begins_where_it_wants_to(follower:
     await asyncio.wait_for(follower.reached(*WHERE, 7), 1)
     await asyncio.sleep(2 * GATHERING_S)
     assert (first, second) == ([0, 1, 2, 3, 4, 5, 6], [3, 4, 5, 6, 7])
+
+
+async def test_a_cancellation_of_the_client_s_own_does_not_come_out_of_its_end(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """aiokafka's fetcher awaits tasks that it has cancelled; a process ended without saying why."""
+
+    async def stop() -> None:
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr("parley.log.follower.AIOKafkaConsumer", lambda **_: log)
+    monkeypatch.setattr(log, "stop", stop)
+    follower = Follower(KafkaSettings(), "test")
+    await follower.start()
+    await follower.stop()
