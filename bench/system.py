@@ -32,9 +32,10 @@ else:
         return None
 
     for kind, changes in ((Counter, ["inc"]), (Gauge, ["inc", "dec", "set"]), (Histogram, ["observe"])):
-        kind.labels = lambda metric, *_given, **_named: metric
         for change in changes:
             setattr(kind, change, nothing)
+    for kind in (Counter, Histogram):
+        kind.labels = lambda metric, *_given, **_named: metric
 """
 """What Python runs before a process of a muted system."""
 

@@ -30,7 +30,7 @@ class Plan:
     users: int = 50
     seconds: float = 1_500.0
     """Of faults."""
-    every_s: float = 6.5
+    every_s: float = 4.8
     """From one fault to the next, about."""
     stores: int = 40
     """At most so many kills of brokers and stores."""
