@@ -393,6 +393,9 @@ class Conversation:
                 raise
             await end_turn(self, decision, "failed", error.failure())
         else:
+            if self.shard.side.cancelled(turn.response):
+                # While the request could not be sent: who takes it over later may not read the log from so far back.
+                await self.shard.tools.cancel(decision, self.shard.held.partition)
             self.shard.requested[turn.response] = decision.dispatch
             self.shard.side.off_cancel(turn.response)  # from here on a cancel is the worker's
 

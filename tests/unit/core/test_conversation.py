@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
-from core_events import ROUTE, SESSION, USER, response, said
+from core_events import ROUTE, SESSION, USER, response, said, started
 
 from consumers.orchestrator.conversation import Conversation, Prompt
 from parley.clock import now_ms
@@ -22,6 +22,7 @@ from parley.settings import Settings
 from parley.side_inputs import SideInputs
 from parley.topics import PROMPTS
 from schemas.prompts import PromptAccepted
+from schemas.turns import TurnStarted
 
 
 class Member:
@@ -115,3 +116,28 @@ async def test_an_opened_is_not_written_for_ever_to_a_topic_that_was_deleted(age
     await asyncio.sleep(0.01)
     assert bool(conversation._opened) == waits
     held.cancel()
+
+
+@pytest.mark.parametrize("cancelled", [True, False])
+async def test_a_cancel_from_before_the_request_comes_after_it_again(cancelled: bool) -> None:
+    """Workers read cancels from a little before the oldest request on. This one's could not be sent for a minute."""
+    held = Held(Member(), TopicPartition(PROMPTS, 0), 1, Progress(0))
+    written: list[str] = []
+
+    async def dispatch(*_: Any) -> None:
+        written.append("request")
+
+    async def cancel(turn: TurnStarted, partition: int) -> None:
+        written.append(f"cancel of {turn.response}")
+
+    conversation = conversation_of(held, away)
+    shard: Any = conversation.shard
+    shard.tools.dispatch, shard.tools.cancel = dispatch, cancel
+    shard.open_turns = SimpleNamespace(place=lambda _: 5)
+    decision = started(1)
+    conversation.session.apply(decision)
+    if cancelled:
+        shard.side._cancels[decision.response] = now_ms()
+    await conversation._hand_over(decision, conversation.session.turns[decision.response])
+    assert written == ["request", *([f"cancel of {decision.response}"] if cancelled else [])]
+    assert shard.requested == {decision.response: decision.dispatch}
