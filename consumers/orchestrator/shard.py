@@ -165,12 +165,15 @@ class Shard:
         if place is None or session is None or user is None:
             return  # no edge wrote this
         response, route = place
-        opened = Opened(
-            session=UUID(session),
-            user=UUID(user),
-            created_at=response_address(response).accepted_ms,
-            waiting=False,
-        )
+        try:
+            opened = Opened(
+                session=UUID(session),
+                user=UUID(user),
+                created_at=response_address(response).accepted_ms,
+                waiting=False,
+            )
+        except ValueError:
+            return  # nor this
         await self.tools.say(response, route, opened)
         model = ""  # nobody can read which one was asked for
         why = failure("unprocessable", "this turn can't be processed: try again")
