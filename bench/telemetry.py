@@ -41,7 +41,7 @@ async def report(folder: Path, pairs: int, users: int, seconds: float, tokens: i
 
 async def _cpu_a_token(system: Measured, users: int, seconds: float, tokens: int) -> float:
     """Microseconds of all roles together."""
-    load, meter = Load(users, 0.0, seconds, tokens), Meter(system.pids())
+    load, meter = Load(users, 0.0, seconds, tokens), Meter(await _pids(system))
     scraping = asyncio.create_task(_scrape(system))
     try:
         await load.run(parley_user(system.base_url, system.key), meter.start, meter.stop)
@@ -51,6 +51,15 @@ async def _cpu_a_token(system: Measured, users: int, seconds: float, tokens: int
             await scraping
     each = meter.per_token_us(figures(load).tokens)
     return sum(cost for name, cost in each.items() if name not in NOT_ROLES)
+
+
+async def _pids(system: Measured) -> dict[str, int]:
+    """Once all run: Triton sometimes ends when a load leaves all its streams at once, and is started again."""
+    async with asyncio.timeout(60):
+        while True:
+            with contextlib.suppress(LookupError):
+                return system.pids()
+            await asyncio.sleep(0.5)
 
 
 async def _scrape(system: Measured) -> None:
