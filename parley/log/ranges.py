@@ -146,6 +146,20 @@ class RangeReader:
         finally:
             await self._give_back(consumer, reusable=True)
 
+    async def topics(self) -> set[str]:
+        """The names of all topics, as the brokers know them now.
+
+        Raises:
+            ParleyError: log_unavailable.
+        """
+        consumer = await self._take()
+        try:
+            return set(await consumer.topics())
+        except KafkaError as error:
+            raise ParleyError("log_unavailable", f"could not ask for the topics: {error!r}") from error
+        finally:
+            await self._give_back(consumer, reusable=True)
+
     @staticmethod
     async def _require(consumer: AIOKafkaConsumer, where: TopicPartition) -> None:
         """Wait until the reader knows the partition; a topic just made is known to brokers a moment later."""

@@ -105,12 +105,6 @@ class LaneReader:
         if self._loop is not None:
             await asyncio.gather(self._loop, return_exceptions=True)
 
-    async def topic_names(self) -> set[str]:
-        """The topics that exist."""
-        if self._consumer is None:
-            return set()
-        return set(await self._consumer.topics())
-
     async def _read(self, consumer: AIOKafkaConsumer) -> None:
         while not self._stopping:
             try:

@@ -88,7 +88,7 @@ class Placing:
 
     async def exists(self, topic: str) -> bool:
         """The topic is there now. A reader that knew a deleted one would wait for it in vain."""
-        return topic in await self._lanes.topic_names()
+        return topic in await self._ranges.topics()
 
     def _may_run_one_more(self) -> bool:
         return self._mode == "session" or self.running < self._topics.session_topics.running_limit
@@ -100,7 +100,7 @@ class Placing:
         prefix = self._topics.session_topics.prefix
         while True:
             try:
-                self._known = {name for name in await self._lanes.topic_names() if name.startswith(prefix)}
+                self._known = {name for name in await self._ranges.topics() if name.startswith(prefix)}
             except Exception as error:  # what can't be seen now is on lanes meanwhile
                 log.warning("the session topics can't be listed: %r", error)
             await asyncio.sleep(REFRESH_S)
