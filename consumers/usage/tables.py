@@ -165,13 +165,18 @@ def make_app(settings: Settings, producer: Producer, health: Health, data: str) 
 async def _stand_still(app: Any, /, *_: Any, **__: Any) -> None:
     """Fetch nothing while Faust, its tables restored, seeks the committed offsets and empties the streams' buffers.
 
-    Left to itself it fetches meanwhile. What comes between is then lost in the buffers or taken for read already, and
-    where nothing was committed yet (or offset 0) aiokafka doesn't seek back: those records would not be counted before
-    the next start, and no offset be committed past them (faust-streaming's issue 596).
+    Left to itself it fetches meanwhile. What comes between is then lost in the buffers, or taken for read already
+    (faust-streaming's issue 596); and of a fetch that was under way while it read changelogs alone, what came of other
+    partitions is dropped. It seeks back, but aiokafka's `seek_to_committed` does not where nothing was committed yet,
+    or offset 0: those records would not be counted before the next start. So that is done here.
     """
     app.consumer.stop_flow()
     app.flow_control.suspend()
     await asyncio.sleep(FETCH_S)
+    committed = await app.consumer.seek_to_committed()
+    fresh = [where for where, offset in committed.items() if not offset and where.topic == TURNS]
+    if fresh:
+        await app.consumer.seek_wait(await app.consumer.earliest_offsets(*fresh))
 
 
 class Counting:
