@@ -34,7 +34,7 @@ class RouteGone(Exception):
 
 
 async def stopped(consumer: AIOKafkaConsumer) -> None:
-    """Stop a consumer. aiokafka's own cancellations come out of that now and then: nobody of ours was cancelled."""
+    """Stop a consumer. aiokafka's own cancellations and failures come out of that now and then: they are not ours."""
     await asyncio.gather(consumer.stop(), return_exceptions=True)
 
 

@@ -15,7 +15,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 
 from parley.errors import ParleyError
-from parley.log.ranges import Record
+from parley.log.ranges import Record, stopped
 from parley.settings import KafkaSettings
 from parley.topics import TOKENS
 from producers.edge.feeds import Feed, Feeds
@@ -88,7 +88,7 @@ class LaneReader:
             await consumer.start()
             ends = await consumer.end_offsets(self._partitions)
         except (KafkaError, OSError) as error:
-            await consumer.stop()
+            await stopped(consumer)
             raise ParleyError("log_unavailable", f"the lanes of {TOKENS} can't be read: {error!r}") from error
         consumer.assign(self._partitions)
         for where, end in ends.items():
@@ -101,7 +101,7 @@ class LaneReader:
         """Read no more."""
         self._stopping = True
         if self._consumer is not None:
-            await self._consumer.stop()
+            await stopped(self._consumer)
         if self._loop is not None:
             await asyncio.gather(self._loop, return_exceptions=True)
 
