@@ -158,11 +158,11 @@ def make_app(settings: Settings, producer: Producer, health: Health, data: str) 
     source = app.topic(TURNS, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw")
     app.agent(source, name="usage")(counting.run)
     app.task(counting.confirm)
-    app.on_rebalance_complete.connect(_stand_still)
+    app.on_rebalance_complete.connect(_seek_unfetched)
     return app
 
 
-async def _stand_still(app: Any, /, *_: Any, **__: Any) -> None:
+async def _seek_unfetched(app: Any, /, *_: Any, **__: Any) -> None:
     """Fetch nothing while Faust, its tables restored, seeks the committed offsets and empties the streams' buffers.
 
     Left to itself it fetches meanwhile. What comes between is then lost in the buffers, or taken for read already

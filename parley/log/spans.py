@@ -16,7 +16,7 @@ from aiokafka.errors import KafkaError
 
 from parley.errors import ParleyError
 from parley.log.admin import unreachable
-from parley.log.ranges import Record
+from parley.log.ranges import Record, stopped
 from parley.settings import KafkaSettings
 
 Span: TypeAlias = tuple[int, int]
@@ -176,5 +176,4 @@ async def open_spans(settings: KafkaSettings, name: str) -> AsyncIterator[Spans]
     try:
         yield Spans(consumer, settings.bootstrap)
     finally:
-        # aiokafka's own cancellations come out of `stop` now and then: they must not hide why this ended.
-        await asyncio.gather(consumer.stop(), return_exceptions=True)
+        await stopped(consumer)

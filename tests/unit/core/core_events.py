@@ -129,3 +129,18 @@ def request(number: int = 1, **fields: Any) -> InferenceRequest:
         "timings": Timings(accepted=5),
     }
     return InferenceRequest.model_validate(given | fields)
+
+
+class Member:
+    """A group that takes note of what it can't go on after, and whose commits nobody looks at."""
+
+    name = "group"
+
+    def __init__(self) -> None:
+        self.failures: list[BaseException] = []
+
+    def commit_soon(self, *, urgent: bool = False, proof: bool = False) -> None:
+        """Nothing to commit."""
+
+    def fail(self, error: BaseException) -> None:
+        self.failures.append(error)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
-from core_events import ROUTE, SESSION, USER, response, said, started
+from core_events import ROUTE, SESSION, USER, Member, response, said, started
 
 from consumers.orchestrator.conversation import Conversation, Prompt
 from parley.clock import now_ms
@@ -23,21 +23,6 @@ from parley.side_inputs import SideInputs
 from parley.topics import PROMPTS
 from schemas.prompts import PromptAccepted
 from schemas.turns import TurnStarted
-
-
-class Member:
-    """A group whose commits nobody looks at."""
-
-    name = "group"
-
-    def __init__(self) -> None:
-        self.failures: list[BaseException] = []
-
-    def commit_soon(self, *, urgent: bool = False, proof: bool = False) -> None:
-        """Nothing to commit."""
-
-    def fail(self, error: BaseException) -> None:
-        self.failures.append(error)
 
 
 async def away(*_: Any) -> int:

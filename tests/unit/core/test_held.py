@@ -5,24 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from aiokafka import TopicPartition
+from core_events import Member
 
 from parley.log.held import Held
 from parley.ownership import Progress
-
-
-class Member:
-    """A group that takes note of what it can't go on after."""
-
-    name = "group"
-
-    def __init__(self) -> None:
-        self.failures: list[BaseException] = []
-
-    def commit_soon(self, *, urgent: bool = False, proof: bool = False) -> None:
-        """Nothing to commit."""
-
-    def fail(self, error: BaseException) -> None:
-        self.failures.append(error)
 
 
 def held_by(member: Member) -> Held:
