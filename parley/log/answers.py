@@ -8,24 +8,30 @@ have committed. A member would begin at the log's beginning, and take its partit
 from __future__ import annotations
 
 import functools
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import for_code
 from aiokafka.protocol.commit import OffsetFetchResponse_v2, OffsetFetchResponse_v3
 
+Send = Callable[..., Awaitable[Any]]
+
 
 def mend_answers() -> None:
     """Have aiokafka raise such errors, in this process, from now on. Calling it again changes nothing."""
-    send = AIOKafkaClient.send
-    if hasattr(send, "__wrapped__"):
-        return
+    if not hasattr(AIOKafkaClient.send, "__wrapped__"):
+        AIOKafkaClient.send = mended(AIOKafkaClient.send)
+
+
+def mended(send: Send) -> Send:
+    """A client's `send` that raises them."""
 
     @functools.wraps(send)
-    async def mended(self: AIOKafkaClient, *args: Any, **kwargs: Any) -> Any:
-        answer = await send(self, *args, **kwargs)
+    async def hearing(*args: Any, **kwargs: Any) -> Any:
+        answer = await send(*args, **kwargs)
         if isinstance(answer, OffsetFetchResponse_v2 | OffsetFetchResponse_v3) and answer.error_code:
             raise for_code(answer.error_code)("the coordinator tells of no offsets")
         return answer
 
-    AIOKafkaClient.send = mended
+    return hearing

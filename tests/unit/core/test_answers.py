@@ -13,22 +13,21 @@ from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.errors import GroupLoadInProgressError, KafkaError, NotCoordinatorForGroupError
 from aiokafka.protocol.commit import OffsetFetchResponse_v3
 
-from parley.log.answers import mend_answers
+from parley.log.answers import mend_answers, mended
 
 WHERE = TopicPartition("chat.prompts", 3)
 
 
 @pytest.fixture
-def client(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AIOKafkaClient:
-    """A connection to a coordinator that gives one answer."""
+def client(request: pytest.FixtureRequest) -> AIOKafkaClient:
+    """A connection to a coordinator that gives one answer. The class stays as it is: others of it are at work."""
 
-    async def send(self: AIOKafkaClient, *_: Any, **__: Any) -> Any:
-        return request.param
+    class Answering(AIOKafkaClient):  # type: ignore[misc]
+        @mended
+        async def send(self, *_: Any, **__: Any) -> Any:
+            return request.param
 
-    monkeypatch.setattr(AIOKafkaClient, "send", send)
-    mend_answers()
-    mend_answers()  # once is enough, twice does no harm
-    return AIOKafkaClient.__new__(AIOKafkaClient)
+    return Answering.__new__(Answering)
 
 
 def coordinator(client: AIOKafkaClient) -> Any:
@@ -67,3 +66,9 @@ async def test_what_it_does_tell_is_believed(client: AIOKafkaClient) -> None:
 @pytest.mark.parametrize("client", [SimpleNamespace(error_code=14)], indirect=True)
 async def test_other_answers_are_left_to_who_asked(client: AIOKafkaClient) -> None:
     assert (await client.send(1, None)).error_code == 14
+
+
+def test_every_client_is_mended_once() -> None:
+    mend_answers()
+    mend_answers()
+    assert not hasattr(AIOKafkaClient.send.__wrapped__, "__wrapped__")
