@@ -21,7 +21,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One run. Times in ms."""
+    """One run. Times in ms, of turns that ended in its window."""
 
     turns: int
     failed: int
@@ -37,11 +37,13 @@ class Figures:
 
 def figures(load: Load, token: int = 0) -> Figures:
     """What a load has seen. `token`: which arrival counts as the first: the engine's L+1st for a hold-back of L."""
-    whole = [turn for turn in load.turns if not turn.failed and len(turn.arrivals) > token]
+    began, ended = load.window
+    ends = [turn for turn in load.turns if turn.ended_within(load.window)]
+    whole = [turn for turn in ends if not turn.failed and len(turn.arrivals) > token]
     later = [turn.arrivals[token] * 1e3 for turn in whole]
     first = [turn.arrivals[token] * 1e3 for turn in load.first_turns if not turn.failed and len(turn.arrivals) > token]
     gaps = [(b - a) * 1e3 for turn in whole for a, b in zip(turn.arrivals, turn.arrivals[1:], strict=False)]
-    tokens = sum(turn.tokens for turn in whole)
+    tokens = sum(turn.tokens_within(load.window) for turn in (*load.turns, *load.first_turns) if not turn.failed)
     return Figures(
         turns=len(whole),
         failed=sum(turn.failed for turn in (*load.turns, *load.first_turns)),
@@ -51,8 +53,8 @@ def figures(load: Load, token: int = 0) -> Figures:
         first_turn_p99=percentile(first, 0.99),
         between_p50=percentile(gaps, 0.5),
         between_p99=percentile(gaps, 0.99),
-        tokens_per_s=tokens / load.wall_s if load.wall_s else 0.0,
-        tokens=tokens,
+        tokens_per_s=tokens / (ended - began) if ended > began else 0.0,
+        tokens=round(tokens),
     )
 
 

@@ -18,17 +18,30 @@ from inference_workers.engine.client import EngineClient
 from inference_workers.engine.contract import Generation
 
 DELTA = '"type":"response.output_text.delta"'
+LEAVE_S = 60.0
+"""How long users have to read their last answers."""
 ENDS = ('"type":"response.completed"', '"type":"response.incomplete"', '"type":"response.failed"')
 
 
 @dataclass(slots=True)
 class Turn:
-    """When the tokens of one turn came, in seconds after it was asked for."""
+    """When the tokens of one turn came."""
 
+    began: float
+    """When it was asked for, by `time.perf_counter`."""
     arrivals: list[float]
-    """Of pieces of text: a piece may hold several tokens."""
+    """Of pieces of text, in seconds after `began`: a piece may hold several tokens."""
     tokens: int
     failed: bool = False
+
+    def tokens_within(self, window: tuple[float, float]) -> float:
+        """Those of its tokens that came then: all its pieces are taken to hold equally many."""
+        within = sum(window[0] <= self.began + arrival < window[1] for arrival in self.arrivals)
+        return self.tokens * within / max(len(self.arrivals), 1)
+
+    def ended_within(self, window: tuple[float, float]) -> bool:
+        """Its last piece came then."""
+        return bool(self.arrivals) and window[0] <= self.began + self.arrivals[-1] < window[1]
 
 
 @dataclass(slots=True)
@@ -43,19 +56,23 @@ class Load:
     turns: list[Turn] = field(default_factory=list)
     first_turns: list[Turn] = field(default_factory=list)
     """Of the users' sessions; most of them fall into the warm-up."""
-    wall_s: float = 0.0
+    window: tuple[float, float] = (0.0, 0.0)
+    """What is measured, by `time.perf_counter`."""
+    over: bool = False
+    """Users ask for nothing more. They read their answers to the end: engines are not left by all at once."""
 
     async def run(self, user: User, on_warm: Callable[[], None], on_end: Callable[[], None]) -> None:
-        """Let all users work; what ends after the warm-up counts."""
+        """Let all users work; the window begins after the warm-up."""
         tasks = [asyncio.create_task(user(self, number)) for number in range(self.users)]
         await asyncio.sleep(self.warm_up_s)
-        self.turns.clear()
         on_warm()
         began = time.perf_counter()
         await asyncio.sleep(self.duration_s)
-        self.wall_s = time.perf_counter() - began
+        self.window = (began, time.perf_counter())
         on_end()
-        for task in tasks:
+        self.over = True
+        _, late = await asyncio.wait(tasks, timeout=LEAVE_S)
+        for task in late:
             task.cancel()
         for result in await asyncio.gather(*tasks, return_exceptions=True):
             if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError):
@@ -77,14 +94,14 @@ def engine_user(address: str) -> User:
 
     async def user(load: Load, number: int) -> None:
         await asyncio.sleep(random.uniform(0, 0.5))
-        while True:
+        while not load.over:
             began, arrivals = time.perf_counter(), []
             prompt = f"<|im_start|>user\nuser {number} says hello<|im_end|>\n<|im_start|>assistant\n"
             generation = Generation(request_id=uuid4().hex, prompt=prompt, max_tokens=load.tokens)
             async for chunk in client.generate(generation):
                 if chunk.text:
                     arrivals.append(time.perf_counter() - began)
-            load.turns.append(Turn(arrivals, load.tokens))
+            load.turns.append(Turn(began, arrivals, load.tokens))
             await load.pause()
 
     return user
@@ -101,7 +118,7 @@ def parley_user(base_url: str, key: str) -> User:
         url = base_url.replace("http", "ws", 1) + "/v1/responses"
         async with websockets.connect(url, additional_headers=headers, compression=None, max_size=None) as socket:
             first = True
-            while True:
+            while not load.over:
                 ask = {
                     "type": "response.create",
                     "model": "synthetic",
@@ -121,7 +138,8 @@ def parley_user(base_url: str, key: str) -> User:
                 # The token limit ends every whole answer.
                 end = json.loads(frame)
                 usage = (end.get("response") or {}).get("usage") or {}
-                turn = Turn(arrivals, usage.get("output_tokens", 0), failed=end["type"] != "response.incomplete")
+                failed = end["type"] != "response.incomplete"
+                turn = Turn(began, arrivals, usage.get("output_tokens", 0), failed)
                 (load.first_turns if first else load.turns).append(turn)
                 first = False
                 await load.pause()

@@ -32,15 +32,17 @@ async def report(folder: Path, pairs: int, users: int, seconds: float, tokens: i
         for pair in range(pairs):
             order = (speaking, mute) if pair % 2 == 0 else (mute, speaking)
             cpu = {system is speaking: await _cpu_a_token(system, users, seconds, tokens) for system in order}
-            costs.append((cpu[True] / cpu[False] - 1) * 100)
+            (with_it, said), (without, muttered) = cpu[True], cpu[False]
+            costs.append((with_it / without - 1) * 100)
             lines.append(
-                f"pair {pair + 1}: with {cpu[True]:.0f}, without {cpu[False]:.0f} us a token: {costs[-1]:+.1f} %"
+                f"pair {pair + 1}: with {with_it:.0f} us a token (of {said}), without {without:.0f} (of {muttered}): "
+                f"{costs[-1]:+.1f} %"
             )
     return "\n".join((*lines, f"median of {pairs} pairs: {statistics.median(costs):+.1f} % of the roles' CPU a token"))
 
 
-async def _cpu_a_token(system: Measured, users: int, seconds: float, tokens: int) -> float:
-    """Microseconds of all roles together."""
+async def _cpu_a_token(system: Measured, users: int, seconds: float, tokens: int) -> tuple[float, int]:
+    """Microseconds of all roles together for a token, and how many tokens there were."""
     load, meter = Load(users, 0.0, seconds, tokens), Meter(await _pids(system))
     scraping = asyncio.create_task(_scrape(system))
     try:
@@ -49,8 +51,9 @@ async def _cpu_a_token(system: Measured, users: int, seconds: float, tokens: int
         scraping.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await scraping
-    each = meter.per_token_us(figures(load).tokens)
-    return sum(cost for name, cost in each.items() if name not in NOT_ROLES)
+    seen = figures(load).tokens
+    each = meter.per_token_us(seen)
+    return sum(cost for name, cost in each.items() if name not in NOT_ROLES), seen
 
 
 async def _pids(system: Measured) -> dict[str, int]:
