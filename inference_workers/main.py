@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from aiokafka import TopicPartition
+
 from inference_workers.admission import Admission
 from inference_workers.course import FAILURES
 from inference_workers.engine.client import EngineClient
@@ -25,7 +27,7 @@ from parley.safety.classifier import Classifier
 from parley.safety.policy import Policy
 from parley.settings import Settings
 from parley.tokenizers import load_tokenizer
-from parley.topics import Pool
+from parley.topics import CONTROL, VERDICTS, Pool
 from schemas.base import TIERS
 
 
@@ -42,6 +44,9 @@ async def run(settings: Settings, pool_name: str, engine_number: int = 0, *, spa
     async with equipped(settings, pool_name, engine_number) as (tools, follower):
         if spare:
             await tools.ranges.warm()
+            # Asks about these at once when its time comes; a connection that has heard of a topic answers sooner.
+            topics = (VERDICTS, CONTROL, *_requests(settings, tools.pool))
+            await follower.bounds(TopicPartition(topic, 0) for topic in topics)
             settings = await promoted(settings)
         async with working(settings, tools, follower, HEALTH) as group:
             await until_stopped(group.run(), group.stop)
@@ -85,7 +90,7 @@ async def equipped(settings: Settings, pool_name: str, engine_number: int = 0) -
 async def working(settings: Settings, tools: Tools, follower: Follower, health: Health) -> AsyncIterator[Group]:
     """A member of the pool's group, to be run, with what it does beside: telling, watching, asking the engines."""
     worker = Worker(tools, follower, health)
-    topics = [settings.topics.inference_topic(tools.pool.name, tier) for tier in TIERS]
+    topics = _requests(settings, tools.pool)
     group = Group(settings, tools.pool.group, topics, worker, health, patience_s=settings.protocol.longest_request_s)
     follower.on_failure = group.fail
 
@@ -109,6 +114,11 @@ async def working(settings: Settings, tools: Tools, follower: Follower, health: 
         for task in beside:
             task.cancel()
         await asyncio.gather(*beside, return_exceptions=True)
+
+
+def _requests(settings: Settings, pool: Pool) -> list[str]:
+    """The topics of a pool's requests."""
+    return [settings.topics.inference_topic(pool.name, tier) for tier in TIERS]
 
 
 def engines_of(settings: Settings, pool: Pool, own: int) -> Engines:

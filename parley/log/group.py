@@ -230,6 +230,9 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]
         self._joined_at = self._consumer._coordinator.coordinator_id
         self._assignment += 1
         assigned = set(assigned)
+        # Nothing is fetched before the gates open: it would be dropped, and the fetch after it, which waits for new
+        # records, would keep back the first one that counts for up to `fetch_max_wait_ms`.
+        self._consumer.pause(*assigned)
         try:
             for where in [where for where in self.held if where not in assigned]:
                 self._lose(where)
@@ -327,8 +330,9 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]
             return
         held.opened += 1
         held.gate = True
-        held.paused = False  # aiokafka forgets pauses at a reassignment
+        held.paused = False
         self._consumer.seek(held.where, held.progress.position)
+        self._consumer.resume(held.where)
         log.debug("%s holds %s-%d, takeover %d", self.name, held.where.topic, held.partition, held.takeover)
         if held.proofs:
             self.commit_soon(urgent=True)

@@ -82,6 +82,31 @@ async def test_records_are_delivered_while_the_assignment_callback_runs(
         await member.stop()
 
 
+async def test_what_is_paused_at_its_assignment_is_not_fetched_before_it_is_resumed(
+    kafka_bootstrap: str, new_topic: NewTopicName
+) -> None:
+    """A fetch under way would keep the next one of its broker back: here for half a minute."""
+    topic = await new_topic(1)
+    await filled(kafka_bootstrap, topic, 1)
+
+    class Pausing(ConsumerRebalanceListener):  # type: ignore[misc]
+        async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
+            """Nothing."""
+
+        async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
+            member.pause(*assigned)
+
+    member = consumer(kafka_bootstrap, topic, fetch_max_wait_ms=30_000)
+    await member.start()
+    try:
+        member.subscribe([topic], listener=Pausing())
+        assert await member.getmany(timeout_ms=3_000) == {}
+        member.resume(*member.assignment())
+        assert (await asyncio.wait_for(member.getone(), 10)).value == b"0"
+    finally:
+        await member.stop()
+
+
 async def test_assigning_again_forgets_positions_and_pauses(kafka_bootstrap: str, new_topic: NewTopicName) -> None:
     topic = await new_topic(2)
     one, two = TopicPartition(topic, 0), TopicPartition(topic, 1)
