@@ -47,6 +47,16 @@ class Follower:
             request_timeout_ms=settings.request_timeout_ms,
             retry_backoff_ms=settings.retry_backoff_ms,
         )
+        # Asks for offsets. A broker answers the requests of a connection one after the other, and on that of the other
+        # consumer there is always a fetch that waits for records.
+        self._asking = AIOKafkaConsumer(
+            bootstrap_servers=settings.bootstrap,
+            client_id=f"{name}-offsets",
+            group_id=None,
+            enable_auto_commit=False,
+            request_timeout_ms=settings.request_timeout_ms,
+            retry_backoff_ms=settings.retry_backoff_ms,
+        )
         self._followed: dict[TopicPartition, _Followed] = {}
         self._changed = asyncio.Event()
         self._reassigning = False
@@ -63,9 +73,9 @@ class Follower:
             ParleyError: log_unavailable.
         """
         try:
-            await self._consumer.start()
+            await asyncio.gather(self._consumer.start(), self._asking.start())
         except (KafkaError, OSError) as error:
-            await stopped(self._consumer)
+            await self._disconnect()
             raise ParleyError("log_unavailable", "no broker answers") from error
         self._task = asyncio.create_task(self._poll(), name="follower")
         self._task.add_done_callback(self._ended)
@@ -76,7 +86,10 @@ class Follower:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
-        await stopped(self._consumer)
+        await self._disconnect()
+
+    async def _disconnect(self) -> None:
+        await asyncio.gather(stopped(self._consumer), stopped(self._asking))
 
     def follow(self, topic: str, partition: int, start: int, handle: Handler) -> None:
         """Hand every record of a partition from `start` on to `handle`. Again with the same: from the lower start."""
@@ -123,9 +136,7 @@ class Follower:
         """
         wheres = list(wheres)
         try:
-            begin, end = await asyncio.gather(
-                self._consumer.beginning_offsets(wheres), self._consumer.end_offsets(wheres)
-            )
+            begin, end = await asyncio.gather(self._asking.beginning_offsets(wheres), self._asking.end_offsets(wheres))
         except KafkaError as error:
             raise ParleyError("log_unavailable", f"could not ask for the bounds of {len(wheres)} partitions") from error
         return {where: (int(begin[where]), int(end[where])) for where in wheres}
@@ -139,8 +150,8 @@ class Follower:
             ParleyError: log_unavailable.
         """
         try:
-            ends = await self._consumer.end_offsets(list(times))
-            found = await self._consumer.offsets_for_times({where: max(0, ms) for where, ms in times.items()})
+            ends = await self._asking.end_offsets(list(times))
+            found = await self._asking.offsets_for_times({where: max(0, ms) for where, ms in times.items()})
         except KafkaError as error:
             raise ParleyError("log_unavailable", f"could not ask for offsets of {len(times)} partitions") from error
         return {w: int(ends[w] if found[w] is None else min(found[w].offset, ends[w])) for w in times}
