@@ -22,7 +22,8 @@ watch: setup
 	@exec $(BIN)/python -m infra.watch up
 
 test: setup-tests
-	$(BIN)/pytest -n 2 --no-loadscope-reorder -m "not long" $(PYTEST)
+	$(BIN)/pytest -n 2 --no-loadscope-reorder -m "not long and not storm" $(PYTEST)
+	$(if $(PYTEST),,$(BIN)/pytest -m storm -s tests/chaos)
 
 test-long: setup-tests
 	$(BIN)/pytest -m long $(PYTEST)

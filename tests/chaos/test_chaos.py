@@ -24,9 +24,9 @@ def check(report: Report) -> None:
     assert report.troubles == []
 
 
-@pytest.mark.long  # six minutes and more where two cores carry everything: beyond what continuous integration has
+@pytest.mark.storm
 async def test_a_short_storm(tmp_path: Path) -> None:
-    """About three minutes with start and end: each kind of fault once, and a planned restart of every role."""
+    """Five minutes with start and end: each kind of fault once, and a planned restart of every role."""
     report = await run(SHORT, tmp_path)
     check(report)
     assert sum(report.kills.values()) >= 10
