@@ -6,16 +6,19 @@ Whoever gives up on a record that belongs to a turn has ended the turn first (pr
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 from aiokafka.structs import ConsumerRecord
 from prometheus_client import Counter
 
+from parley.errors import ParleyError
 from parley.log.producer import Producer
 from parley.topics import DLQ
 
 log = logging.getLogger(__name__)
 
 PREFIX = "x-dlq-"
+NOTHING = b""
 UNREADABLE = Counter(
     "parley_unreadable_records_total",
     "Records that could not be read and were passed over by a reader whose business they are not to keep.",
@@ -44,6 +47,9 @@ async def dead_letter(
 ) -> int:
     """Write the original key, value and headers to chat.dlq and wait until it is in the log; gives its offset.
 
+    A record of nearly the greatest size leaves no room for what is said of it: then that alone is written. One without
+    key and value, which aiokafka sends nowhere, gets an empty value.
+
     Raises:
         ParleyError: log_unavailable: the record must not be let go.
     """
@@ -57,9 +63,19 @@ async def dead_letter(
         "reason": str(error)[:500],
         "attempts": attempts,
     }
-    headers = tuple((PREFIX + name, str(value).encode()) for name, value in about.items())
-    offset = await producer.send(
-        DLQ, record.value, key=record.key, partition=record.partition % partitions, headers=(*record.headers, *headers)
-    )
+    partition = record.partition % partitions
+    try:
+        headers = (*record.headers, *_headers(about))
+        value = NOTHING if record.key is None and record.value is None else record.value
+        offset = await producer.send(DLQ, value, key=record.key, partition=partition, headers=headers)
+    except ParleyError as error_of_send:
+        if error_of_send.kind.code != "request_too_large":
+            raise
+        about["reason"] = f"{about['reason']} (too large to be kept here: it is where it was until retention takes it)"
+        offset = await producer.send(DLQ, NOTHING, key=None, partition=partition, headers=_headers(about))
     LETTERS.labels(group).inc()
     return offset
+
+
+def _headers(about: Mapping[str, object]) -> tuple[tuple[str, bytes], ...]:
+    return tuple((PREFIX + name, str(value).encode()) for name, value in about.items())

@@ -140,6 +140,8 @@ class Producer:
         try:
             # Whoever waits may be cancelled; the record is on its way all the same.
             metadata = await asyncio.shield(future)
+        except MessageSizeTooLargeError:  # by the broker's own limit
+            raise ParleyError("request_too_large", "a record is larger than its topic accepts") from None
         except (KafkaError, OSError) as error:
             raise ParleyError("log_unavailable", f"a record was not acknowledged: {error!r}") from error
         return offset_of(metadata)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 
 import pytest
 from aiokafka.structs import TopicPartition
 
 from parley.errors import ParleyError
+from parley.log.dlq import dead_letter
 from parley.log.follower import Follower
 from parley.log.producer import Producer
 from parley.log.ranges import RangeReader, Record, RouteGone
@@ -61,6 +63,31 @@ async def test_a_follower_hands_over_each_record_once_whatever_else_it_comes_to_
         assert (await follower.since({where: 1 << 45}))[where] == 21  # past the end: the end
     finally:
         await follower.stop()
+
+
+async def test_there_is_a_dead_letter_about_every_record_that_may_be_in_a_log(
+    log_settings: Settings, new_topic: NewTopicName, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What can't be buried would be tried again for ever, and hold up all that comes after it. One of the greatest size
+    leaves no room for what is said of it."""
+    topic, dlq = await new_topic(1), await new_topic(1)
+    monkeypatch.setattr("parley.log.dlq.DLQ", dlq)
+    value = b"x" * (log_settings.kafka.max_request_size - 200)
+    offset = await producer.send(topic, value, key=b"k", partition=0)
+    ranges = RangeReader(log_settings.kafka)
+    try:
+        [record] = await ranges.read(topic, 0, offset, offset)
+        small = dataclasses.replace(record, value=b"?", offset=7)
+        nothing = dataclasses.replace(record, value=None, key=None, offset=8)
+        for bad in (small, nothing, record):
+            await dead_letter(producer, bad, group="g", error=ValueError("no"), partitions=1)
+        letters = await ranges.read(dlq, 0, 0, 2)
+    finally:
+        await ranges.stop()
+    about = [dict(letter.headers) for letter in letters]
+    assert [(letter.key, letter.value) for letter in letters] == [(b"k", b"?"), (None, b""), (None, b"")]
+    assert [(a["x-dlq-topic"], a["x-dlq-offset"]) for a in about] == [(topic.encode(), n) for n in (b"7", b"8", b"0")]
+    assert b"too large" in about[2]["x-dlq-reason"]
 
 
 async def test_a_record_too_large_is_refused_and_the_next_one_goes_through(
