@@ -16,7 +16,8 @@ from consumers.orchestrator.conversation import Conversation, Prompt
 from consumers.orchestrator.ending import end_on_route
 from consumers.orchestrator.open_turns import OpenTurns
 from consumers.orchestrator.tools import Tools
-from parley.errors import failure
+from parley.clock import now_ms
+from parley.errors import ParleyError, failure
 from parley.ids import response_address
 from parley.log.dlq import dead_letter, unreadable
 from parley.log.group import Held
@@ -174,10 +175,17 @@ class Shard:
             )
         except ValueError:
             return  # nor this
-        await self.tools.say(response, route, opened)
         model = ""  # nobody can read which one was asked for
         why = failure("unprocessable", "this turn can't be processed: try again")
-        await end_on_route(self, response, route, model, "failed", why)
+        try:
+            await self.tools.say(response, route, opened)
+            await end_on_route(self, response, route, model, "failed", why)
+        except ParleyError as error:
+            age_ms = now_ms() - record.timestamp
+            if not error.kind.retryable or age_ms < self.tools.settings.protocol.max_turn_age_s * 1000:
+                raise
+            # Nobody waits for it any more, and a route that there never was would hold up all prompts after it.
+            log.warning("the prompt at offset %d is let go without an end: %s", record.offset, error)
 
     def _on_turns(self, record: Record) -> None:
         self._since = min(self._since, record.timestamp)

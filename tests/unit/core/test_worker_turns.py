@@ -217,6 +217,30 @@ class TestARequestThatCannotBeRead:
         assert len(ended) == 1
         assert held.progress.prefix == 1
 
+    async def test_one_that_is_too_old_and_has_no_route_is_let_go(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Headers of somebody else's that name a topic that never was would hold up all that comes after."""
+
+        async def take(*_: Any) -> None:
+            raise TopicUnknown("nowhere-0")
+
+        async def letter(*_: Any, **__: Any) -> int:
+            return 0
+
+        monkeypatch.setattr(unread, "take_turn", take)
+        monkeypatch.setattr(workers, "dead_letter", letter)
+        tools: Any = SimpleNamespace(
+            settings=Settings(), engines=SimpleNamespace(), tokens=None, producer=None, ranges=None
+        )
+        worker = Worker(tools, SimpleNamespace(), Health())  # type: ignore[arg-type]
+        held = Held(Member(), WHERE, 1, Progress(0))
+        worker._partitions[WHERE] = _Partition(side_inputs())
+        held.progress.take(0)
+        asked = request()
+        about = headers(asked.type, response=asked.response, route=asked.route, dispatch=asked.dispatch)
+        record: Any = ConsumerRecord(*WHERE, 0, 1, 1, b"", b"{", None, 0, 0, about)
+        await asyncio.wait_for(worker.give_up(held, record, BadRecord("no JSON")), 5)
+        assert held.progress.prefix == 1
+
     async def test_a_turn_that_runs_here_is_not_taken_from_itself(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A repetition of its request can't be read: the one that could be is enough."""
 
