@@ -19,7 +19,6 @@ from pydantic import ValidationError
 
 from parley.errors import ParleyError
 from parley.ids import response_address
-from parley.log.ranges import Record
 from parley.transcript import Transcript
 from producers.edge import metrics
 from producers.edge.pace import Pace
@@ -375,12 +374,3 @@ class Feeds:
         del self._by_key[feed.key]
         if (stop := self._stops.pop(feed.key, None)) is not None:
             stop()
-
-
-def absorb(feed: Feed, record: Record) -> None:
-    """A record of a route that many read. One that can't be folded ends its own feed, not the reading for all."""
-    try:
-        feed.absorb(record.value, record.timestamp)
-    except Exception:
-        log.exception("reading the route of %s", feed.projection.id)
-        feed.fail(ParleyError("internal", "The stream was interrupted; resume it."))

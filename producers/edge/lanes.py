@@ -18,7 +18,7 @@ from parley.errors import ParleyError
 from parley.log.ranges import Record, stopped
 from parley.settings import KafkaSettings
 from parley.topics import TOKENS
-from producers.edge.feeds import Feed, Feeds, absorb
+from producers.edge.feeds import Feed, Feeds
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ class LaneReader:
                 for record in records:
                     feed = self._feeds.by_key(record.key)
                     if feed is not None:
-                        absorb(feed, record)
+                        _absorb(feed, record)
                         touched[record.key] = feed
                 self._positions[where.partition] = records[-1].offset + 1
             for feed in touched.values():
@@ -142,3 +142,12 @@ class LaneReader:
             self._positions[where.partition] = end
             for feed in self._feeds.of_partition(where.partition):
                 feed.fail(ParleyError("log_unavailable", "The stream was interrupted; resume it."))
+
+
+def _absorb(feed: Feed, record: Record) -> None:
+    """A record that can't be folded ends its own feed, not the reading of the lanes for all."""
+    try:
+        feed.absorb(record.value, record.timestamp)
+    except Exception:
+        log.exception("reading the route of %s", feed.projection.id)
+        feed.fail(ParleyError("internal", "The stream was interrupted; resume it."))

@@ -1,8 +1,7 @@
 """Where the token events of a new turn go: the session's own topic, or one of this edge's lanes.
 
-Session topics are simple to look at, but each running turn there is one more partition to fetch, so `auto` takes them
-for opened conversations only, and up to a limit of turns running at once; lanes carry everything else (protocol.md,
-section 6).
+Session topics are simple to look at and cost a consumer for each running turn, so `auto` takes them for opened
+conversations only, and up to a limit of turns running at once; lanes carry everything else (protocol.md, section 6).
 The route travels with the turn: whatever is chosen here, writers and readers never guess.
 """
 

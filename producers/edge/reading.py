@@ -1,4 +1,4 @@
-"""Reading into its feed a response that is not on one of this edge's lanes, or that began before its feed.
+"""Reading a response's events into its feed: from its route, or from the store where the route is gone.
 
 A response is found by its id alone: the id holds session, route and start offset. The route is folded from there, and
 only where the log no longer holds all of it the store answers (protocol.md, section 6). What an ended turn of a deleted
@@ -26,13 +26,10 @@ from producers.edge.live import Live
 from producers.edge.placing import Placing
 from producers.edge.replayed import replay
 from producers.edge.resource import Json, failure_object, response_object
-from producers.edge.routes import RouteReader
 from schemas.base import Route
 
 log = logging.getLogger(__name__)
 
-CATCHING_UP = 16
-"""Routes that are caught up with at once. When an edge dies its neighbours have hundreds to read."""
 BREATHE_EVERY = 200
 """Records of a route that is being caught up with, before others get a turn."""
 
@@ -48,23 +45,14 @@ def was_lost() -> ParleyError:
 
 
 class Reading:
-    """A task for each response that is being read."""
+    """The readers of this edge that are not shared: one for each response that is not on one of its lanes."""
 
     def __init__(
-        self,
-        settings: Settings,
-        feeds: Feeds,
-        ranges: RangeReader,
-        routes: RouteReader,
-        placing: Placing,
-        kept: Kept,
-        live: Live,
+        self, settings: Settings, feeds: Feeds, ranges: RangeReader, placing: Placing, kept: Kept, live: Live
     ) -> None:
         self._settings = settings
         self._feeds = feeds
         self._ranges = ranges
-        self._routes = routes
-        self._catching_up = asyncio.Semaphore(CATCHING_UP)
         self._placing = placing
         self._kept = kept
         self._live = live
@@ -78,7 +66,7 @@ class Reading:
 
     def read_new(self, feed: Feed, route: Route) -> None:
         """Read a turn's route that this edge has just chosen."""
-        self._spawn(feed, route, self._routes.read(feed, route, route.start))
+        self._spawn(feed, route, self._go_on(feed, route, route.start))
 
     def read_known(self, feed: Feed, address: ResponseAddress) -> None:
         """Read a response that may be running, finished, or gone from the log."""
@@ -143,11 +131,20 @@ class Reading:
             if not feed.over:
                 feed.take_over(past)
             if not feed.over:
-                await self._routes.read(feed, route, start)
+                await self._go_on(feed, route, start)
         except RouteGone:
             await self._recover(feed, address)
             if not feed.over:
                 raise
+
+    async def _go_on(self, feed: Feed, route: Route, start: int) -> None:
+        async with contextlib.aclosing(self._ranges.follow(route.topic, route.partition, start)) as records:
+            async for record in records:
+                if record.key == feed.key:
+                    feed.absorb(record.value, record.timestamp)
+                    feed.notify()
+                    if feed.over:
+                        return
 
     async def _catch_up(self, feed: Feed, route: Route) -> int:
         """Fold what a route holds of a turn into a feed that nobody watches; gives the offset to go on at.
@@ -155,23 +152,22 @@ class Reading:
         Raises:
             RouteGone; ParleyError: log_unavailable.
         """
-        async with self._catching_up:
-            if route.topic != TOKENS and not await self._placing.exists(route.topic):
-                raise RouteGone(f"{route.topic} does not exist")
-            end = await self._ranges.end_offset(route.topic, route.partition)
-            if end < route.start:
-                raise RouteGone(f"{route.topic}-{route.partition} ends before the turn began: it is another log")
-            if end == route.start:
-                return route.start
-            async with contextlib.aclosing(self._ranges.follow(route.topic, route.partition, route.start)) as records:
-                async for record in records:
-                    if record.key == feed.key:
-                        feed.absorb(record.value)
-                    if feed.over or record.offset >= end - 1:
-                        break
-                    if record.offset % BREATHE_EVERY == 0:
-                        await asyncio.sleep(0)
-            return end
+        if route.topic != TOKENS and not await self._placing.exists(route.topic):
+            raise RouteGone(f"{route.topic} does not exist")
+        end = await self._ranges.end_offset(route.topic, route.partition)
+        if end < route.start:
+            raise RouteGone(f"{route.topic}-{route.partition} ends before the turn began: it is another log")
+        if end == route.start:
+            return route.start
+        async with contextlib.aclosing(self._ranges.follow(route.topic, route.partition, route.start)) as records:
+            async for record in records:
+                if record.key == feed.key:
+                    feed.absorb(record.value)
+                if feed.over or record.offset >= end - 1:
+                    break
+                if record.offset % BREATHE_EVERY == 0:
+                    await asyncio.sleep(0)
+        return end
 
     async def _recover(self, feed: Feed, address: ResponseAddress) -> None:
         """Answer from the store, if the turn has ended there; a response that is nowhere and old has gone for good."""

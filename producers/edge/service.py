@@ -32,7 +32,6 @@ from producers.edge.lanes import LaneReader, lanes_of
 from producers.edge.live import Live
 from producers.edge.placing import Placing
 from producers.edge.reading import Reading
-from producers.edge.routes import RouteReader
 from producers.edge.turns import Turns
 from schemas.turns import SessionChanged, SessionDeleted
 from schemas.wire import encode, headers
@@ -76,7 +75,7 @@ class Edge:
     sockets: set[Guest] = field(default_factory=set)
     """Open WebSockets."""
     following: BaseException | None = None
-    """Why the state log, or routes that are not this edge's lanes, are not read any more."""
+    """Why chat.turns is not read any more."""
 
     @property
     def patience(self) -> Patience:
@@ -120,7 +119,7 @@ class Edge:
         if not self.lanes.ready:
             found.append("the token lanes are not being read")
         if self.following is not None:
-            found.append("the log is not being followed")
+            found.append("the state log is not being read")
         return found
 
     async def problems(self) -> list[str]:
@@ -182,8 +181,7 @@ async def open_edge(settings: Settings) -> AsyncIterator[Edge]:
     follower = Follower(settings.kafka, f"{instance}-live")
     crowding = Crowding(settings.protocol)
     live = Live(follower, topics.session_partitions, settings.protocol, lambda *ends: turns.expire(*ends))
-    routes = RouteReader(settings.kafka, f"{instance}-routes")
-    reading = Reading(settings, feeds, ranges, routes, placing, kept, live)
+    reading = Reading(settings, feeds, ranges, placing, kept, live)
     turns = Turns(settings, producer, feeds, placing, reading, crowding)
     async with contextlib.AsyncExitStack() as stack:
         pool = await stack.enter_async_context(open_pool(settings.postgres))
@@ -204,9 +202,7 @@ async def open_edge(settings: Settings) -> AsyncIterator[Edge]:
         reports = TopicPartition(CAPACITY, 0)
         _, end = (await follower.bounds([reports]))[reports]
         follower.follow(reports.topic, reports.partition, end, crowding.handle)
+        stack.push_async_callback(reading.stop)
         edge = Edge(settings, pool, Accounts(pool), Sessions(pool), kept, producer, lanes, placing, feeds, live, turns)
         follower.on_failure = lambda error: setattr(edge, "following", error)
-        stack.push_async_callback(routes.stop)
-        await routes.start(follower.on_failure)
-        stack.push_async_callback(reading.stop)
         yield edge

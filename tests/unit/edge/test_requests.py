@@ -188,7 +188,7 @@ async def test_a_deletion_is_said_once_this_edge_knows_of_it_or_seconds_later(la
     [
         (True, None, 200, "ok"),
         (False, None, 503, "the token lanes are not being read"),
-        (True, RuntimeError("x"), 503, "the log is not being followed"),
+        (True, RuntimeError("x"), 503, "the state log is not being read"),
     ],
 )
 async def test_an_edge_that_only_a_restart_mends_is_not_alive(
