@@ -21,7 +21,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One run. Times in ms, of turns that ended in its window."""
+    """One run. Times in ms, of turns that ended in its window; first turns and failures of any time."""
 
     turns: int
     failed: int

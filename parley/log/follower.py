@@ -73,7 +73,8 @@ class Follower:
             ParleyError: log_unavailable.
         """
         try:
-            await asyncio.gather(self._consumer.start(), self._asking.start())
+            await self._consumer.start()
+            await self._asking.start()
         except (KafkaError, OSError) as error:
             await self._disconnect()
             raise ParleyError("log_unavailable", "no broker answers") from error
@@ -138,7 +139,7 @@ class Follower:
         try:
             begin, end = await asyncio.gather(self._asking.beginning_offsets(wheres), self._asking.end_offsets(wheres))
         except KafkaError as error:
-            raise ParleyError("log_unavailable", f"could not ask for the bounds of {len(wheres)} partitions") from error
+            raise self._unanswered(f"could not ask for the bounds of {len(wheres)} partitions") from error
         return {where: (int(begin[where]), int(end[where])) for where in wheres}
 
     async def since(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -153,8 +154,13 @@ class Follower:
             ends = await self._asking.end_offsets(list(times))
             found = await self._asking.offsets_for_times({where: max(0, ms) for where, ms in times.items()})
         except KafkaError as error:
-            raise ParleyError("log_unavailable", f"could not ask for offsets of {len(times)} partitions") from error
+            raise self._unanswered(f"could not ask for offsets of {len(times)} partitions") from error
         return {w: int(ends[w] if found[w] is None else min(found[w].offset, ends[w])) for w in times}
+
+    def _unanswered(self, what: str) -> ParleyError:
+        """The leader may be another by now, which aiokafka finds out by the fetches of a connection: here are none."""
+        self._asking._client.force_metadata_update()
+        return ParleyError("log_unavailable", what)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:

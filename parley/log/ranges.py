@@ -138,13 +138,15 @@ class RangeReader:
         """
         where = TopicPartition(topic, partition)
         consumer = await self._take()
+        reusable = True
         try:
             await self._require(consumer, where)
             return int((await consumer.end_offsets([where]))[where])
         except KafkaError as error:
+            reusable = False  # the leader may be another by now, which a reader that is new finds out at once
             raise ParleyError("log_unavailable", f"could not read {topic}-{partition}: {error!r}") from error
         finally:
-            await self._give_back(consumer, reusable=True)
+            await self._give_back(consumer, reusable)
 
     async def topics(self) -> set[str]:
         """The names of all topics, as the brokers know them now.

@@ -87,10 +87,14 @@ def train_in_fresh_memory(corpus: Path, model: Path, settings: dict[str, Any]) -
     """fastText with one thread fills only a tenth of its input matrix and takes the rest as malloc returns it.
 
     In a process with a past that is reused memory: training failed with "Encountered NaN" or differed between runs. In
-    a new process whose allocator takes large blocks from the kernel it is zeros.
+    a new process whose allocator takes large blocks from the kernel it is zeros. It has failed so even there, once in a
+    hundred times or less: then it is tried again.
     """
     command = [sys.executable, "-m", "consumers.moderation.train.child", str(corpus), str(model), json.dumps(settings)]
-    subprocess.run(command, check=True, env={**os.environ, "MALLOC_MMAP_THRESHOLD_": str(1 << 16)})
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(1 << 16)}
+    for last in (False, False, True):
+        if subprocess.run(command, check=last, env=environment).returncode == 0:
+            return
 
 
 def narrow(model: fasttext.FastText._FastText) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
+from aiokafka.errors import KafkaTimeoutError
 from aiokafka.structs import ConsumerRecord
 
+from parley.errors import ParleyError
 from parley.log.follower import GATHERING_S, Follower
 from parley.settings import KafkaSettings
 
@@ -111,3 +114,23 @@ async def test_a_cancellation_of_the_client_s_own_does_not_come_out_of_its_end(
     follower = Follower(KafkaSettings(), "test")
     await follower.start()
     await follower.stop()
+
+
+async def test_a_question_that_gets_no_answer_makes_it_look_for_the_leader(
+    follower: Follower, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A frozen leader would be asked again for minutes: nothing else on that connection finds out who replaced it."""
+    looked: list[str] = []
+
+    async def silent(*_: Any) -> None:
+        raise KafkaTimeoutError
+
+    monkeypatch.setattr(log, "end_offsets", silent, raising=False)
+    monkeypatch.setattr(log, "beginning_offsets", silent, raising=False)
+    client = SimpleNamespace(force_metadata_update=lambda: looked.append("looked"))
+    monkeypatch.setattr(log, "_client", client, raising=False)
+    with pytest.raises(ParleyError, match="bounds"):
+        await follower.bounds([WHERE])
+    with pytest.raises(ParleyError, match="offsets"):
+        await follower.since({WHERE: 1})
+    assert looked == ["looked", "looked"]
