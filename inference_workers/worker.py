@@ -21,7 +21,7 @@ from parley.log.follower import Follower
 from parley.log.held import Held
 from parley.log.partitions import partition_of
 from parley.log.ranges import Record
-from parley.retrying import until_done
+from parley.retrying import until_done, until_done_or_late
 from parley.side_inputs import SideInputs, catch_up
 from parley.topics import CAPACITY, DLQ
 from schemas.base import Dispatch
@@ -139,21 +139,17 @@ class Worker:
         log.error("no request at %s-%d offset %d: %s", record.topic, record.partition, record.offset, error)
         if not self._known(held, record):
             runs = itertools.count(1)
-            await until_done(lambda: self._end_unread(held, record, next(runs)))
+            # The orchestrator answers for its end; a route that there never was would hold up all that comes after.
+            late_ms = record.timestamp + int(self._tools.settings.protocol.max_turn_age_s * 1000)
+            await until_done_or_late(
+                lambda: end_unread(self._tools, held, record, next(runs)),
+                f"the end of request {record.offset}",
+                late_ms,
+            )
         count = self._tools.settings.topics.topics[DLQ].partitions
         group = held.group
         await until_done(lambda: dead_letter(self._tools.producer, record, group=group, error=error, partitions=count))
         held.end(record.offset)
-
-    async def _end_unread(self, held: Held, record: Record, run: int) -> None:
-        try:
-            await end_unread(self._tools, held, record, run)
-        except ParleyError as error:
-            age_ms = now_ms() - record.timestamp
-            if not error.kind.retryable or age_ms < self._tools.settings.protocol.max_turn_age_s * 1000:
-                raise
-            # The orchestrator answers for its end, and a route that there never was would hold up all that comes after.
-            log.warning("the request at offset %d is let go without an end: %s", record.offset, error)
 
     def _known(self, held: Held, record: Record) -> bool:
         """It repeats a request that was read: that turn runs or has ended, and must not be taken from itself."""

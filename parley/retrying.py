@@ -8,6 +8,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from parley.clock import now_ms
 from parley.errors import ParleyError
 
 log = logging.getLogger(__name__)
@@ -38,3 +39,21 @@ async def until_done(work: Callable[[], Awaitable[T]]) -> T:
             log.warning("trying again: %s", error)
             await asyncio.sleep(pause_s(attempt))
             attempt += 1
+
+
+async def until_done_or_late(work: Callable[[], Awaitable[None]], what: str, late_ms: int) -> None:
+    """`until_done`, but one that fails after the time `late_ms` is let go of: nobody waits for it any more.
+
+    Raises:
+        ParleyError: of a kind that is not retryable.
+    """
+
+    async def tried() -> None:
+        try:
+            await work()
+        except ParleyError as error:
+            if not error.kind.retryable or now_ms() < late_ms:
+                raise
+            log.warning("%s is let go: %s", what, error)
+
+    await until_done(tried)

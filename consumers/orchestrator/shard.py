@@ -16,13 +16,12 @@ from consumers.orchestrator.conversation import Conversation, Prompt
 from consumers.orchestrator.ending import end_on_route
 from consumers.orchestrator.open_turns import OpenTurns
 from consumers.orchestrator.tools import Tools
-from parley.clock import now_ms
-from parley.errors import ParleyError, failure
+from parley.errors import failure
 from parley.ids import response_address
 from parley.log.dlq import dead_letter, unreadable
 from parley.log.group import Held
 from parley.log.ranges import Record
-from parley.retrying import until_done
+from parley.retrying import until_done, until_done_or_late
 from parley.session import Session
 from parley.side_inputs import SideInputs
 from parley.topics import DLQ, TURNS
@@ -153,7 +152,9 @@ class Shard:
     async def give_up(self, record: Record, error: BadRecord) -> None:
         """A prompt that can't be read: its turn, which somebody may have been told of, is ended on its route alone."""
         log.error("no prompt at %s-%d offset %d: %s", record.topic, record.partition, record.offset, error)
-        await until_done(lambda: self._end_unread(record))
+        # A route that there never was would hold up all prompts after it.
+        late_ms = record.timestamp + int(self.tools.settings.protocol.max_turn_age_s * 1000)
+        await until_done_or_late(lambda: self._end_unread(record), f"the end of prompt {record.offset}", late_ms)
         partitions = self.tools.settings.topics.topics[DLQ].partitions
         await until_done(
             lambda: dead_letter(self.tools.producer, record, group=self.held.group, error=error, partitions=partitions)
@@ -175,17 +176,10 @@ class Shard:
             )
         except ValueError:
             return  # nor this
+        await self.tools.say(response, route, opened)
         model = ""  # nobody can read which one was asked for
         why = failure("unprocessable", "this turn can't be processed: try again")
-        try:
-            await self.tools.say(response, route, opened)
-            await end_on_route(self, response, route, model, "failed", why)
-        except ParleyError as error:
-            age_ms = now_ms() - record.timestamp
-            if not error.kind.retryable or age_ms < self.tools.settings.protocol.max_turn_age_s * 1000:
-                raise
-            # Nobody waits for it any more, and a route that there never was would hold up all prompts after it.
-            log.warning("the prompt at offset %d is let go without an end: %s", record.offset, error)
+        await end_on_route(self, response, route, model, "failed", why)
 
     def _on_turns(self, record: Record) -> None:
         self._since = min(self._since, record.timestamp)

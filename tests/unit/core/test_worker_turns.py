@@ -169,6 +169,18 @@ class TestAfterItsEnd:
         assert held.progress.prefix == 2
 
 
+def unreadable(tools: Any, appended: int) -> tuple[Worker, Held, Any]:
+    """A worker, and a request that it holds and can't read."""
+    worker = Worker(tools, SimpleNamespace(), Health())  # type: ignore[arg-type]
+    held = Held(Member(), WHERE, 1, Progress(0))
+    worker._partitions[WHERE] = _Partition(side_inputs())
+    held.progress.take(0)
+    asked = request()
+    about = headers(asked.type, response=asked.response, route=asked.route, dispatch=asked.dispatch)
+    record: Any = ConsumerRecord(*WHERE, 0, appended, 1, b"", b"{", None, 0, 0, about)
+    return worker, held, record
+
+
 class TestARequestThatCannotBeRead:
     async def test_its_turn_is_ended_though_the_first_attempt_broke_off_after_its_fence(
         self, monkeypatch: pytest.MonkeyPatch
@@ -200,13 +212,7 @@ class TestARequestThatCannotBeRead:
             ranges=None,
             pool=SimpleNamespace(model="m"),
         )
-        worker = Worker(tools, SimpleNamespace(), Health())  # type: ignore[arg-type]
-        held = Held(Member(), WHERE, 1, Progress(0))
-        worker._partitions[WHERE] = _Partition(side_inputs())
-        held.progress.take(0)
-        asked = request()
-        about = headers(asked.type, response=asked.response, route=asked.route, dispatch=asked.dispatch)
-        record: Any = ConsumerRecord(*WHERE, 0, now_ms(), 1, b"", b"{", None, 0, 0, about)
+        worker, held, record = unreadable(tools, appended=now_ms())
         giving_up = held.spawn(worker.give_up(held, record, BadRecord("no JSON")), "give up")
         while not (held.proofs or giving_up.done()):
             await asyncio.sleep(0.01)
@@ -231,13 +237,7 @@ class TestARequestThatCannotBeRead:
         tools: Any = SimpleNamespace(
             settings=Settings(), engines=SimpleNamespace(), tokens=None, producer=None, ranges=None
         )
-        worker = Worker(tools, SimpleNamespace(), Health())  # type: ignore[arg-type]
-        held = Held(Member(), WHERE, 1, Progress(0))
-        worker._partitions[WHERE] = _Partition(side_inputs())
-        held.progress.take(0)
-        asked = request()
-        about = headers(asked.type, response=asked.response, route=asked.route, dispatch=asked.dispatch)
-        record: Any = ConsumerRecord(*WHERE, 0, 1, 1, b"", b"{", None, 0, 0, about)
+        worker, held, record = unreadable(tools, appended=1)
         await asyncio.wait_for(worker.give_up(held, record, BadRecord("no JSON")), 5)
         assert held.progress.prefix == 1
 
