@@ -15,6 +15,7 @@ from typing import Any
 
 from parley.health import Health, serve_health
 from parley.log.answers import mend_answers
+from parley.log.reconnects import mend_reconnects
 from parley.log.transports import mend_transports
 from parley.quiet import Seldom
 from parley.settings import Settings
@@ -38,6 +39,7 @@ def set_up(settings: Settings, role: str, *, spare: bool = False) -> None:
     """
     mend_transports()
     mend_answers()
+    mend_reconnects()
     logging.basicConfig(
         level=settings.log_level, stream=sys.stderr, format=f"%(asctime)s %(levelname).1s {role} %(name)s: %(message)s"
     )
