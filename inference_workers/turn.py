@@ -6,6 +6,7 @@
 
 Any failed send, any failure of the engine and any stall: fence again with run+1 and go on from what the log says, on
 another engine of the pool if there is one that answers. A few times; then the turn ends failed, with what was shown.
+Where the route itself is gone, the turn ends failed in the state log alone, with what this holder has seen of it.
 (docs/protocol.md, sections 3 and 7.)
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import secrets
 from collections.abc import AsyncGenerator
@@ -32,9 +34,10 @@ from parley.errors import ParleyError, failure
 from parley.log.held import Held
 from parley.log.producer import TopicUnknown
 from parley.log.ranges import RouteGone
-from parley.log.taking import take_turn
+from parley.log.taking import is_lost, take_turn
 from parley.retrying import pause_s
 from parley.side_inputs import SideInputs
+from parley.transcript import Transcript
 from schemas.base import Failure, Timings, Usage, epoch_of
 from schemas.prompts import InferenceRequest, Verdict
 from schemas.routes import Fence, Terminal
@@ -57,11 +60,13 @@ class Turn:
         self.course = Course()
         self._cancelled = asyncio.Event()
         self._patience: asyncio.Timeout | None = None
+        self._pen: Pen | None = None
+        """Of the last run that has taken the turn."""
 
     async def run(self) -> None:
         """To the end of the turn; returns when its TurnEnded is acknowledged, or the turn is somebody else's."""
         self._side.on_cancel(self.request.response, self._cancelled.set)
-        run, failures = 0, 0
+        run, failures, lost = 0, 0, False
         hopeless: Failure | None = None
         avoid: Engine | None = None
         try:
@@ -69,15 +74,19 @@ class Turn:
                 run += 1
                 self.course.at("taking")
                 try:
-                    await self._attempt_with_patience(run, hopeless, avoid)
+                    if lost:
+                        await self._end_without_route(run)
+                    else:
+                        await self._attempt_with_patience(run, hopeless, avoid)
                     return
                 except Superseded:
                     log.info("a turn was taken by somebody greater")
                     return
-                except RouteGone as gone:
-                    # Nobody can say what was shown. The orchestrator, who answers for the end, ends it by its age.
-                    log.warning("a turn is let go: %s", gone)
-                    return
+                except (RouteGone, TopicUnknown) as error:
+                    log.warning("run %d of a turn can't find its route: %s", run, error)
+                    lost = await self._is_lost()
+                    if not lost:
+                        await asyncio.sleep(pause_s(min(run, 6)))
                 except EngineError as error:
                     failures += 1
                     log.warning("run %d of a turn failed in the engine: %s", run, error)
@@ -91,18 +100,18 @@ class Turn:
                         hopeless = failure("answer_deadline_exceeded", "the answer did not get on: try again")
                     await asyncio.sleep(pause_s(failures))
                 except ParleyError as error:
-                    if isinstance(error, TopicUnknown) and self._too_old:
-                        log.warning("a turn is let go, its route is gone: %s", error)
-                        return
                     log.warning("run %d of a turn lost the log: %s", run, error)
                     await asyncio.sleep(pause_s(min(run, 6)))
         finally:
             self._side.off_cancel(self.request.response, self._cancelled.set)
 
-    @property
-    def _too_old(self) -> bool:
-        """The orchestrator ends it by now, if nobody else has."""
-        return left_s(self.request.deadline + int(self._tools.settings.protocol.max_turn_age_s * 1000)) == 0
+    async def _is_lost(self) -> bool:
+        request, tools = self.request, self._tools
+        try:
+            return await is_lost(tools.ranges, request.route, request.timings.accepted or 0, tools.settings.protocol)
+        except ParleyError as error:
+            log.warning("whether a turn's route is lost can't be told now: %s", error)
+            return False
 
     def begin_anew(self) -> bool:
         """It does not get on: break off what it waits for, and take the turn again. False: that is happening anyway."""
@@ -139,14 +148,17 @@ class Turn:
 
     async def _take(self, run: int) -> Pen:
         request, tools = self.request, self._tools
-        epoch = epoch_of(request.dispatch, self._held.takeover, run)
-        fence = Fence(epoch=epoch, writer=secrets.token_hex(4))
+        fence = self._fence(run)
         transcript = await take_turn(tools.tokens, tools.ranges, request.response, request.route, fence)
         if transcript is None:
             raise Superseded
         if self.course.inherited is None:
             self.course.inherited = transcript.tokens
-        return Pen(tools.tokens, request.response, request.route, transcript)
+        self._pen = Pen(tools.tokens, request.response, request.route, transcript)
+        return self._pen
+
+    def _fence(self, run: int) -> Fence:
+        return Fence(epoch=epoch_of(self.request.dispatch, self._held.takeover, run), writer=secrets.token_hex(4))
 
     async def _in_a_slot(self, taking: asyncio.Task[Pen], run: int, avoid: Engine | None) -> End:
         request = self.request
@@ -200,13 +212,31 @@ class Turn:
 
     async def _end(self, pen: Pen, end: End) -> None:
         """Terminal, proof, TurnEnded: each after the one before it."""
-        request, tools, course = self.request, self._tools, self.course
         transcript = pen.transcript
         if transcript.terminal is None:
-            course.at("terminal")
-            await pen.end(self._terminal(pen, end))
-            course.at("proof")
+            self.course.at("terminal")
+            await pen.end(self._terminal(transcript, end))
+            self.course.at("proof")
             await self._held.prove()
+        await self._log_end(transcript)
+
+    async def _end_without_route(self, run: int) -> None:
+        """The same where no route is left to write to. What was written is told as far as this holder has seen it."""
+        known = self._pen.transcript if self._pen is not None else Transcript()
+        transcript = dataclasses.replace(known, deltas=list(known.deltas), joins=list(known.joins))
+        if transcript.terminal is None:
+            transcript.apply(self._fence(run))
+            transcript.apply(
+                self._terminal(
+                    transcript, End("failed", failure=failure("log_unavailable", "the answer's log is gone: ask again"))
+                )
+            )
+        self.course.at("proof")
+        await self._held.prove()
+        await self._log_end(transcript)
+
+    async def _log_end(self, transcript: Transcript) -> None:
+        request, tools, course = self.request, self._tools, self.course
         course.at("turn ended")
         ended = turn_ended(
             request,
@@ -232,8 +262,7 @@ class Turn:
             with contextlib.suppress(ParleyError):
                 await tools.post_verdict(self._output_verdict(course.answer), self._held.partition)
 
-    def _terminal(self, pen: Pen, end: End) -> Terminal:
-        transcript = pen.transcript
+    def _terminal(self, transcript: Transcript, end: End) -> Terminal:
         assert transcript.fence is not None
         return Terminal(
             writer=transcript.fence.writer,

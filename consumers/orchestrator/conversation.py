@@ -22,7 +22,7 @@ from parley.clock import now_ms
 from parley.errors import ParleyError, failure
 from parley.log.producer import TopicUnknown
 from parley.log.ranges import RouteGone
-from parley.log.taking import read_route
+from parley.log.taking import is_lost, read_route
 from parley.retrying import pause_s, until_done
 from parley.session import Session, Turn, Void
 from parley.topics import TURNS
@@ -245,7 +245,7 @@ class Conversation:
         self._settle(event.response)
 
     async def _say_opened(self, event: PromptAccepted, opened: Opened) -> int | None:
-        """Where it stands on the route; None: the route's topic was deleted for its age, and nobody reads it any more.
+        """Where it stands on the route; None: the route's topic was deleted, and nobody reads it any more.
 
         Raises:
             ParleyError: log_unavailable: it may land later.
@@ -253,7 +253,8 @@ class Conversation:
         try:
             return await self.shard.tools.say(event.response, event.route, opened)
         except TopicUnknown:
-            if now_ms() < event.accepted_at + int(self.shard.tools.settings.protocol.max_turn_age_s * 1000):
+            tools = self.shard.tools
+            if not await is_lost(tools.ranges, event.route, event.accepted_at, tools.settings.protocol):
                 raise  # it may appear yet
             return None
 

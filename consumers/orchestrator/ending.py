@@ -14,7 +14,7 @@ from parley.endings import expired, lost, turn_ended
 from parley.errors import ParleyError
 from parley.log.producer import TopicUnknown
 from parley.log.ranges import RouteGone
-from parley.log.taking import take_turn
+from parley.log.taking import is_lost, take_turn
 from parley.session import Turn
 from parley.topics import TURNS
 from parley.transcript import Transcript
@@ -61,11 +61,10 @@ async def end_turn(
         try:
             fence, transcript = await _take_opened(shard, started)
         except (RouteGone, TopicUnknown) as error:
-            protocol = tools.settings.protocol
-            if isinstance(error, TopicUnknown) and now_ms() < started.deadline + protocol.max_turn_age_s * 1000:
-                raise  # it may appear yet; one that was deleted for its age never does
-            # Retention outlasts every reader: nobody can see what was there, or what is written now. Was there an
-            # end that this fold began too late to see, the store has it.
+            if not await is_lost(tools.ranges, started.route, started.accepted_at, tools.settings.protocol):
+                raise ParleyError("log_unavailable", str(error)) from error
+            # Nobody can see what was there, or what is written now. Was there an end that this fold began too late to
+            # see, the store has it.
             seen = False
             await conversation.past.learn()
             if turn.status is not None:

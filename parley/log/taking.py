@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from pydantic import ValidationError
 
+from parley.clock import now_ms
 from parley.log.dlq import unreadable
 from parley.log.producer import Producer
 from parley.log.ranges import RangeReader
+from parley.settings import ProtocolSettings
 from parley.transcript import Transcript
 from schemas.base import Route
 from schemas.routes import Fence, decode_route_record, encode_route_record
@@ -56,3 +58,18 @@ async def read_route(ranges: RangeReader, response: str, route: Route, end: int)
         for event in events:
             transcript.apply(event)
     return transcript
+
+
+async def is_lost(ranges: RangeReader, route: Route, accepted_at: int, protocol: ProtocolSettings) -> bool:
+    """The turn's start is no longer in its route: the topic was deleted or made anew, or retention took it.
+
+    Nobody can read then what was said there, and what is written now nobody reads; the turn can only be ended in the
+    state log. The topic was there when the turn was accepted (ms): brokers that don't know it a margin later have not
+    just failed to hear of it. While no broker answers nothing is lost.
+
+    Raises:
+        ParleyError: log_unavailable.
+    """
+    if now_ms() < accepted_at + protocol.margin_s * 1000:
+        return False
+    return not await ranges.holds(route.topic, route.partition, route.start)

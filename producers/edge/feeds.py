@@ -142,7 +142,15 @@ class Feed:
         self.notify()
 
     def recover(self, projection: Projection) -> None:
-        """Take a complete projection from the store instead of the route's."""
+        """Take a complete projection, from the store or the state log, instead of the route's; not if the feed is over.
+
+        What has been shown stands: if the projection does not begin with it, the rest can't be told.
+        """
+        if self.over:
+            return
+        if projection.events[: len(self.events)] != self.events:
+            self.fail(ParleyError("log_unavailable", "The rest of the answer was lost. Ask again."))
+            return
         self.recovered = True
         self.projection = projection
         self.backlog = len(self.events)

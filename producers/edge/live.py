@@ -50,15 +50,15 @@ class Live:
         follower: Follower,
         partitions: int,
         protocol: ProtocolSettings,
-        on_expired: Callable[[TurnStarted, TurnEnded], None],
+        on_ended: Callable[[TurnStarted, TurnEnded], None],
     ) -> None:
-        """`on_expired` is told of turns that ended without a word on their route."""
+        """`on_ended` is told of each turn that has run here and has ended, or was too old to run."""
         self._follower = follower
         self._wheres = [TopicPartition(TURNS, partition) for partition in range(partitions)]
         # A turn that is older is waited for by nobody who would not know its id.
         lasts = protocol.moderation_deadline_s + protocol.start_deadline_s + protocol.answer_limit_s
         self._lookback_ms = int(2 * lasts * 1000)
-        self._on_expired = on_expired
+        self._on_ended = on_ended
         self._running: dict[UUID, dict[str, TurnStarted]] = {}
         self._listeners: dict[UUID, set[Listener]] = {}
         self._ended: OrderedDict[str, None] = OrderedDict()
@@ -169,8 +169,7 @@ class Live:
         del turns[event.response]
         if not turns:
             del self._running[event.session]
-        if event.status == "expired":
-            self._on_expired(known, event)
+        self._on_ended(known, event)
 
 
 async def _in_time(reading: Awaitable[None]) -> None:

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from parley.clock import now_ms
 from parley.errors import ParleyError
-from parley.ids import ResponseAddress
+from parley.ids import ResponseAddress, response_address
 from parley.log.ranges import RangeReader, RouteGone
 from parley.settings import Settings
 from parley.topics import TOKENS
@@ -30,6 +30,8 @@ from schemas.base import Route
 
 log = logging.getLogger(__name__)
 
+ASK_AGAIN_S = 1.0
+"""Between two looks into the store for the end of a turn whose route is gone."""
 BREATHE_EVERY = 200
 """Records of a route that is being caught up with, before others get a turn."""
 
@@ -107,35 +109,47 @@ class Reading:
 
     async def _guarded(self, feed: Feed, reading: Coroutine[Any, Any, None]) -> None:
         try:
-            await reading
+            try:
+                await reading
+            except RouteGone as gone:
+                log.warning("the route of %s is gone: %s", feed.projection.id, gone)
+                await self._without_route(feed)
         except ParleyError as error:
             if error.kind.http >= 500:
                 log.warning("reading the route of %s: %s: %s", feed.projection.id, error.kind.code, error.message)
             feed.fail(error)
-        except RouteGone:
-            feed.fail(ParleyError("expired", "The answer's tokens are no longer in the log; ask for it again."))
         except Exception:
             log.exception("reading the route of %s", feed.projection.id)
             feed.fail(ParleyError("internal", "The stream was interrupted; resume it."))
 
     async def _resume(self, feed: Feed, route: Route, address: ResponseAddress) -> None:
         past = Feed(feed.projection.id, feed.user)  # shown to nobody before it is known that it may be
-        try:
-            start = await self._catch_up(past, route)
-            if past.error is not None:
-                raise past.error
-            if past.projection.ended and await self._is_deleted(feed, address):
-                raise not_kept()
-            if past.transcript.opened is None and self._is_past(address):
+        start = await self._catch_up(past, route)
+        if past.error is not None:
+            raise past.error
+        if past.projection.ended and await self._is_deleted(feed, address):
+            raise not_kept()
+        if past.transcript.opened is None:  # it was just accepted; or this is another log under the same name
+            try:
                 await self._recover(feed, address)
-            if not feed.over:
-                feed.take_over(past)
-            if not feed.over:
-                await self._go_on(feed, route, start)
-        except RouteGone:
+            except ParleyError:
+                if self._is_past(address):
+                    raise
+        if not feed.over:
+            feed.take_over(past)
+        if not feed.over:
+            await self._go_on(feed, route, start)
+
+    async def _without_route(self, feed: Feed) -> None:
+        """Until the turn's end is known: from the store, or from the state log, whose reader tells the feed."""
+        now, address = asyncio.get_running_loop().time, response_address(feed.projection.id)
+        patience = now() + 2 * self._settings.protocol.margin_s
+        while not feed.over:
             await self._recover(feed, address)
+            if now() > patience:
+                feed.fail(ParleyError("expired", "The answer's tokens are no longer in the log; ask for it again."))
             if not feed.over:
-                raise
+                await asyncio.sleep(ASK_AGAIN_S)
 
     async def _go_on(self, feed: Feed, route: Route, start: int) -> None:
         async with contextlib.aclosing(self._ranges.follow(route.topic, route.partition, start)) as records:

@@ -14,6 +14,7 @@ from parley.errors import failure
 from producers.edge.projection import Projection
 from schemas.base import NO_EPOCH, Failure, Item, JsonObject, Refusal, Usage
 from schemas.routes import Delta, Fence, Opened, Terminal, TerminalKind
+from schemas.turns import TurnEnded
 
 WRITER = "store"
 
@@ -58,8 +59,17 @@ class StoredEnd(EndedTurn, Protocol):
 
 def replay(turn: StoredEnd, session: UUID) -> Projection:
     """The projection of a finished turn, complete."""
+    return _projection(turn, session, turn.echo)
+
+
+def ended_projection(end: TurnEnded, echo: JsonObject) -> Projection:
+    """The same from the state log. What the response repeats of its request is in the turn's beginning."""
+    return _projection(end, end.session, echo)
+
+
+def _projection(turn: EndedTurn, session: UUID, echo: JsonObject) -> Projection:
     projection = Projection(turn.response)
-    for event in route_events(turn, session, turn.echo):
+    for event in route_events(turn, session, echo):
         projection.apply(event)
     return projection
 

@@ -180,7 +180,7 @@ async def open_edge(settings: Settings) -> AsyncIterator[Edge]:
     placing = Placing(settings.edge.route, topics, lanes, ranges, make_topic)
     follower = Follower(settings.kafka, f"{instance}-live")
     crowding = Crowding(settings.protocol)
-    live = Live(follower, topics.session_partitions, settings.protocol, lambda *ends: turns.expire(*ends))
+    live = Live(follower, topics.session_partitions, settings.protocol, lambda *ends: turns.ended(*ends))
     reading = Reading(settings, feeds, ranges, placing, kept, live)
     turns = Turns(settings, producer, feeds, placing, reading, crowding)
     async with contextlib.AsyncExitStack() as stack:

@@ -6,6 +6,7 @@ How a response is read from its id alone is told in reading.py.
 
 from __future__ import annotations
 
+import asyncio
 from uuid import UUID
 
 from parley.clock import now_ms
@@ -21,12 +22,16 @@ from producers.edge.feeds import Cursor, Feed, Feeds
 from producers.edge.pace import Pace
 from producers.edge.placing import Placing
 from producers.edge.reading import Reading
+from producers.edge.replayed import ended_projection
 from producers.edge.resource import Json
 from schemas.api import CreateResponse
 from schemas.prompts import Cancel, PromptAccepted
 from schemas.routes import Opened
 from schemas.turns import TurnEnded, TurnStarted
 from schemas.wire import encode, headers
+
+ROUTE_IS_LATE_S = 5.0
+"""A turn's end is on its route before it is in the state log: after this its reader stands, or the route is gone."""
 
 
 class Turns:
@@ -139,11 +144,16 @@ class Turns:
         shown = feed.projection.snapshot() if feed is not None else None
         return shown or await self._reading.snapshot(response, author.user, address)
 
-    def expire(self, started: TurnStarted, ended: TurnEnded) -> None:
-        """A turn has ended without a word on its route: whoever waits for it here is told."""
+    def ended(self, started: TurnStarted, ended: TurnEnded) -> None:
+        """The state log tells of a turn's end. Whoever waits here for a word on its route is told, if none can come."""
         feed = self._feeds.get(ended.response)
-        if feed is not None and feed.user == ended.user:
+        if feed is None or feed.user != ended.user or feed.over:
+            return
+        if ended.status == "expired":
             feed.expire(ended, started.echo)
+        else:
+            whole = ended_projection(ended, started.echo)
+            asyncio.get_running_loop().call_later(ROUTE_IS_LATE_S, feed.recover, whole)
 
     async def cancel(self, author: Author, response: str) -> Json:
         """Write the wish that a turn ends; gives the response as it is now.

@@ -9,11 +9,13 @@ import pytest
 from aiokafka.structs import TopicPartition
 
 from parley.errors import ParleyError
+from parley.log.admin import connect
 from parley.log.dlq import dead_letter
 from parley.log.follower import Follower
 from parley.log.producer import Producer
 from parley.log.ranges import RangeReader, Record, RouteGone
-from parley.settings import Settings
+from parley.settings import KafkaSettings, Settings
+from parley.topics import Topic
 from tests.integration.log.conftest import NewTopicName
 
 
@@ -63,6 +65,28 @@ async def test_a_follower_hands_over_each_record_once_whatever_else_it_comes_to_
         assert (await follower.since({where: 1 << 45}))[where] == 21  # past the end: the end
     finally:
         await follower.stop()
+
+
+async def test_a_log_is_lost_when_its_topic_is_deleted_and_when_another_has_its_name(
+    log_settings: Settings, new_topic: NewTopicName, producer: Producer
+) -> None:
+    ranges, nowhere = RangeReader(log_settings.kafka), RangeReader(KafkaSettings(bootstrap="127.0.0.1:1"))
+    topic, kept = await new_topic(1), await new_topic(1)
+    try:
+        for number in range(3):
+            await producer.send(topic, b"%d" % number, key=b"k", partition=0)
+        assert [await ranges.holds(topic, 0, offset) for offset in (0, 3, 4)] == [True, True, False]
+        async with connect(log_settings.kafka) as admin:
+            assert await admin.delete([topic]) == [topic]
+            assert not await ranges.holds(topic, 0, 0)
+            anew = Topic(name=topic, key="session", partitions=1)
+            await admin.create([anew], replication=1, min_insync_replicas=1)
+        assert not await ranges.holds(topic, 0, 2)
+        assert await ranges.holds(kept, 0, 0)
+        with pytest.raises(ParleyError, match="no broker answers"):
+            await nowhere.holds(topic, 0, 0)
+    finally:
+        await ranges.stop()
 
 
 async def test_there_is_a_dead_letter_about_every_record_that_may_be_in_a_log(

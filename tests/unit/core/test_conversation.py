@@ -86,15 +86,21 @@ async def test_of_a_prompt_that_is_in_the_log_twice_the_first_one_runs_on(key: s
     held.cancel()
 
 
-@pytest.mark.parametrize(("age_s", "waits"), [(0, True), (1_801, False)])
-async def test_an_opened_is_not_written_for_ever_to_a_topic_that_was_deleted(age_s: int, waits: bool) -> None:
-    """Nobody reads it by then; the turn goes on to its end in the state log."""
+@pytest.mark.parametrize(("age_s", "there", "waits"), [(0, False, True), (31, True, True), (31, False, False)])
+async def test_an_opened_is_not_written_for_ever_to_a_topic_that_was_deleted(
+    age_s: int, there: bool, waits: bool
+) -> None:
+    """Nobody reads it; the turn goes on to its end in the state log."""
     held = Held(Member(), TopicPartition(PROMPTS, 0), 1, Progress(0))
 
     async def gone(*_: Any) -> int:
         raise TopicUnknown("chat.tokens.s.1-0")
 
+    async def holds(*_: Any) -> bool:
+        return there
+
     conversation = conversation_of(held, gone)
+    conversation.shard.tools.ranges = SimpleNamespace(holds=holds)  # type: ignore[assignment]
     event = prompt(accepted_at=now_ms() - age_s * 1000)
     held.progress.take(0)
     conversation.accept(Prompt(event, 0, now_ms()))

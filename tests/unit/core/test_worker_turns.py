@@ -24,13 +24,16 @@ from parley.errors import ParleyError
 from parley.health import Health
 from parley.log.held import Held
 from parley.log.producer import TopicUnknown
+from parley.log.ranges import RouteGone
 from parley.ownership import Progress
 from parley.settings import ProtocolSettings, Settings
 from parley.side_inputs import SideInputs
 from parley.tokenizers import Words
 from parley.transcript import Transcript
+from schemas.base import Timings
 from schemas.prompts import InferenceRequest
 from schemas.routes import Fence
+from schemas.turns import TurnEnded
 from schemas.wire import BadRecord, encode, headers
 
 WHERE = TopicPartition("chat.inference.synthetic.free", 0)
@@ -93,12 +96,26 @@ class TestBetweenTwoAttempts:
         assert turn.attempts == 2
 
 
-class TestWithoutItsTopic:
-    @pytest.mark.parametrize(("age_s", "let_go"), [(0, False), (1_801, True)])
-    async def test_it_is_let_go_once_the_orchestrator_ends_it(self, age_s: int, let_go: bool) -> None:
-        """A topic that was just made is known a moment later; one that was deleted never is."""
+class Topics:
+    """What brokers say of a log. None: none answers."""
 
-        class Gone(Turn):
+    def __init__(self, *, there: bool | None) -> None:
+        self.there = there
+
+    async def holds(self, *_: Any) -> bool:
+        if self.there is None:
+            raise ParleyError("log_unavailable", "no broker answers")
+        return self.there
+
+
+class TestWithoutItsTopic:
+    @pytest.mark.parametrize(
+        ("age_s", "there"), [(0, False), (31, True), (31, None)], ids=["just accepted", "there", "no broker answers"]
+    )
+    async def test_a_turn_is_tried_again_while_its_topic_may_appear(self, age_s: int, there: bool | None) -> None:
+        """A topic that was just made is known a moment later, and without brokers nobody knows any."""
+
+        class Late(Turn):
             attempts = 0
 
             async def _attempt(self, *_: Any) -> None:
@@ -106,10 +123,58 @@ class TestWithoutItsTopic:
                 if self.attempts == 1:
                     raise TopicUnknown("chat.tokens.s.1-0")
 
-        asked = request(deadline=now_ms() - age_s * 1000)
-        turn = Gone(SimpleNamespace(settings=Settings()), SimpleNamespace(), side_inputs(), asked)  # type: ignore[arg-type]
+        tools: Any = SimpleNamespace(settings=Settings(), ranges=Topics(there=there))
+        asked = request(timings=Timings(accepted=now_ms() - age_s * 1000))
+        turn = Late(tools, SimpleNamespace(), side_inputs(), asked)  # type: ignore[arg-type]
         await turn.run()
-        assert turn.attempts == (1 if let_go else 2)
+        assert turn.attempts == 2
+
+    @pytest.mark.parametrize("gone", [TopicUnknown("chat.tokens.s.1-0"), RouteGone("made anew")])
+    @pytest.mark.parametrize("said_before", [True, False])
+    async def test_one_whose_topic_was_deleted_ends_in_the_state_log_alone(
+        self, gone: Exception, said_before: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """With what was written there, as far as this holder has seen it; under a proof; and that much is billed."""
+        order: list[Any] = []
+        route = Transcript()
+
+        async def take(_producer: Any, _ranges: Any, _response: str, _route: Any, mine: Fence) -> Transcript:
+            route.apply(mine)
+            return route
+
+        class Cut(Turn):
+            async def _attempt(self, run: int, *_: Any) -> None:
+                if said_before:
+                    pen = await self._take(run)
+                    pen.transcript.apply(delta(0, "one two", writer=pen.transcript.fence.writer, tokens=2))  # type: ignore[union-attr]
+                raise gone
+
+        async def prove() -> None:
+            order.append("proof")
+
+        async def log_end(end: TurnEnded, _partition: int) -> None:
+            order.append(end)
+
+        monkeypatch.setattr(turns, "take_turn", take)
+        tools: Any = SimpleNamespace(
+            settings=Settings(),
+            ranges=Topics(there=False),
+            tokens=SimpleNamespace(generation=lambda *_: 0),
+            tokenizer=Words(),
+            log_end=log_end,
+            engines=SimpleNamespace(own=SimpleNamespace(url="e")),
+            pool=SimpleNamespace(name="synthetic", revision="r"),
+            policy=SimpleNamespace(version="p"),
+        )
+        held: Any = SimpleNamespace(takeover=2, partition=0, prove=prove)
+        turn = Cut(tools, held, side_inputs(), request(timings=Timings(accepted=now_ms() - 31_000)))
+        await asyncio.wait_for(turn.run(), 5)
+        assert order[0] == "proof"
+        end = order[1]
+        assert (end.status, end.failure.code, end.failure.retryable) == ("failed", "log_unavailable", True)
+        assert "".join(item.text for item in end.output) == ("one two" if said_before else "")
+        assert end.delta_lengths == ((7,) if said_before else ())
+        assert end.epoch[2] == 2
 
 
 class TestWhatItHasCost:
@@ -133,7 +198,7 @@ class TestWhatItHasCost:
         route.apply(delta(1, "three ", writer=route.fence.writer))  # type: ignore[union-attr]
         turn.course.generated = 3  # two of them were held back when the run broke off
         pen = await turn._take(2)
-        assert turn._terminal(pen, End("completed")).usage.generated_tokens == 5
+        assert turn._terminal(pen.transcript, End("completed")).usage.generated_tokens == 5
 
 
 class TestAfterItsEnd:

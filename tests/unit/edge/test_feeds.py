@@ -48,6 +48,44 @@ async def test_joining_late_reads_the_same_as_joining_early() -> None:
     assert [await early.take(1), await late.take(1)] == [None, None]
 
 
+@pytest.mark.parametrize("shown", [0, 1, 3])
+async def test_what_the_log_lost_is_told_from_where_it_is_kept(shown: int) -> None:
+    """The route goes in the middle of the answer; the turn's end holds more than was shown, in the same pieces."""
+    whole, feed = Feed(RESPONSE, USER), Feed(RESPONSE, USER)
+    put(whole, OPENED, FENCE, *deltas(0, 3), terminal(3))
+    put(feed, OPENED, FENCE, *deltas(0, shown))
+    reader = Cursor(feed, 0, Patience(100, 1 << 20))
+    before = await reader.take(1)
+    feed.recover(whole.projection)
+    rest = await reader.take(1)
+    assert before is not None
+    assert rest is not None
+    assert before + rest == whole.events
+    assert reader.complete
+    assert reader.must_tell_recovery()
+
+
+async def test_what_contradicts_what_was_shown_is_not_told() -> None:
+    """A holder that has seen less ended the turn: nobody is shown two texts."""
+    less, feed = Feed(RESPONSE, USER), Feed(RESPONSE, USER)
+    put(less, OPENED, FENCE, terminal(0))
+    put(feed, OPENED, FENCE, *deltas(0, 2))
+    reader = Cursor(feed, len(feed.events), Patience(100, 1 << 20))
+    feed.recover(less.projection)
+    with pytest.raises(ParleyError, match="lost"):
+        await reader.take(1)
+
+
+async def test_a_feed_that_is_over_stays_as_it_is() -> None:
+    feed, other = Feed(RESPONSE, USER), Feed(RESPONSE, USER)
+    put(feed, OPENED, FENCE, terminal(0))
+    put(other, OPENED, FENCE, *deltas(0, 1), terminal(1))
+    events = list(feed.events)
+    feed.recover(other.projection)
+    assert feed.events == events
+    assert not feed.recovered
+
+
 async def test_a_wait_ends_with_the_next_event_or_the_timeout() -> None:
     feed = Feed(RESPONSE, USER)
     cursor = Cursor(feed, 0, Patience(100, 1 << 20))

@@ -59,7 +59,7 @@ class Log:
     """The state log, read into a Live."""
 
     live: Live
-    expired: list[TurnEnded]
+    ended: list[TurnEnded]
 
     def put(self, *events: TurnsEvent | bytes) -> None:
         for event in events:
@@ -86,9 +86,9 @@ class Heard:
 
 @pytest.fixture
 async def log() -> AsyncIterator[Log]:
-    expired: list[TurnEnded] = []
+    ends: list[TurnEnded] = []
     follower = Follower(KafkaSettings(), "test")
-    yield Log(Live(follower, 1, ProtocolSettings(), lambda _, end: expired.append(end)), expired)
+    yield Log(Live(follower, 1, ProtocolSettings(), lambda _, end: ends.append(end)), ends)
     await follower.stop()
 
 
@@ -131,7 +131,7 @@ async def test_a_turn_that_never_runs_is_shown_to_nobody_and_its_end_is_told(log
     assert heard.turns == []
     assert await log.running() == []
     log.put(ended(turn, status="expired", epoch=(0, 0, 0, 0)))
-    assert [end.response for end in log.expired] == [turn.response]
+    assert [end.response for end in log.ended] == [turn.response]
 
 
 def test_a_line_holds_so_many_turns_and_only_those_of_its_user() -> None:
