@@ -263,7 +263,7 @@ async def test_f35_topics_of_sessions_go_while_their_turns_run(system: System) -
     alike, and the conversation goes on.
     """
     await system.until_in_sync()
-    async with streams(system, 10, 150) as running:
+    async with streams(system, 10, 400) as running:
         users = [User(running.chatting, number, running.http) for number in range(40)]
         idle = [await user.open() for user in users]
         prefix = system.settings.topics.session_topics.prefix
