@@ -55,10 +55,23 @@ def become(user_id: int) -> None:
     checked(libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_DAC_OVERRIDE, 0, 0), "PR_CAP_AMBIENT_RAISE")
 
 
+def nice_group(nice: int) -> None:
+    """Say it for the session as well: where the kernel groups processes by session (sched_autogroup), the share of the
+    processor goes to groups, and a process's own niceness counts only within its own.
+    """
+    try:
+        with open("/proc/self/autogroup", "w") as group:
+            group.write(str(nice))
+    except OSError:
+        pass  # a kernel without such groups
+
+
 def main() -> None:
     parent, death_signal, user_id, nice = (int(argument) for argument in sys.argv[1:5])
     program = sys.argv[5:]
     os.nice(nice)
+    if nice:
+        nice_group(nice)
     if user_id != -1:
         become(user_id)
     # After the change of user, which would clear it.
