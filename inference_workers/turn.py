@@ -49,6 +49,10 @@ class Superseded(Exception):
     """Somebody greater has the turn: it is let go, its offset too."""
 
 
+class OtherLog(RouteGone):
+    """The route's topic was made anew: what this holder has read there before is not in it."""
+
+
 class Turn:
     """Runs one request to its end."""
 
@@ -84,7 +88,7 @@ class Turn:
                     return
                 except (RouteGone, TopicUnknown) as error:
                     log.warning("run %d of a turn can't find its route: %s", run, error)
-                    lost = await self._is_lost()
+                    lost = isinstance(error, OtherLog) or await self._is_lost()
                     if not lost:
                         await asyncio.sleep(pause_s(min(run, 6)))
                 except EngineError as error:
@@ -152,6 +156,8 @@ class Turn:
         transcript = await take_turn(tools.tokens, tools.ranges, request.response, request.route, fence)
         if transcript is None:
             raise Superseded
+        if self._pen is not None and self._pen.transcript.opened is not None and transcript.opened is None:
+            raise OtherLog(f"{request.route.topic} was made anew")
         if self.course.inherited is None:
             self.course.inherited = transcript.tokens
         self._pen = Pen(tools.tokens, request.response, request.route, transcript)
@@ -221,11 +227,18 @@ class Turn:
         await self._log_end(transcript)
 
     async def _end_without_route(self, run: int) -> None:
-        """The same where no route is left to write to. What was written is told as far as this holder has seen it."""
+        """The same where no route is left to write to. What was written is told as far as this holder has seen it.
+
+        One that has seen nothing may come after a holder who has ended the turn: then that end stands, whose epoch is
+        greater than this one's.
+        """
         known = self._pen.transcript if self._pen is not None else Transcript()
+        fence = self._fence(run)
+        if self._pen is None:
+            fence = Fence(epoch=epoch_of(self.request.dispatch, 0, 0), writer=fence.writer)
         transcript = dataclasses.replace(known, deltas=list(known.deltas), joins=list(known.joins))
         if transcript.terminal is None:
-            transcript.apply(self._fence(run))
+            transcript.apply(fence)
             transcript.apply(
                 self._terminal(
                     transcript, End("failed", failure=failure("log_unavailable", "the answer's log is gone: ask again"))

@@ -17,6 +17,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import time
 
 PR_SET_PDEATHSIG = 1
 PR_SET_KEEPCAPS = 8
@@ -59,11 +60,16 @@ def nice_group(nice: int) -> None:
     """Say it for the session as well: where the kernel groups processes by session (sched_autogroup), the share of the
     processor goes to groups, and a process's own niceness counts only within its own.
     """
-    try:
-        with open("/proc/self/autogroup", "w") as group:
-            group.write(str(nice))
-    except OSError:
-        pass  # a kernel without such groups
+    for _ in range(20):
+        try:
+            with open("/proc/self/autogroup", "w") as group:
+                group.write(str(nice))
+        except BlockingIOError:  # the kernel takes one such wish each tenth of a second
+            time.sleep(0.1)
+        except OSError:
+            return  # a kernel without such groups
+        else:
+            return
 
 
 def main() -> None:

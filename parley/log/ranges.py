@@ -149,7 +149,7 @@ class RangeReader:
             await self._give_back(consumer, reusable)
 
     async def holds(self, topic: str, partition: int, offset: int) -> bool:
-        """The log, as the brokers have it now, reaches from `offset` or before it to there or further.
+        """The log, as some broker knows it, reaches from `offset` or before it to there or further.
 
         Raises:
             ParleyError: log_unavailable: no broker answers.
@@ -163,8 +163,8 @@ class RangeReader:
             await self._require(consumer, where)
             begin, end = await consumer.beginning_offsets([where]), await consumer.end_offsets([where])
             return bool(begin[where] <= offset <= end[where])
-        except RouteGone:  # a broker has not heard of it: the next one asked may have
-            raise ParleyError("log_unavailable", f"not every broker knows {topic}-{partition}") from None
+        except RouteGone:
+            return False
         except KafkaError as error:
             reusable = False
             raise ParleyError("log_unavailable", f"could not read {topic}-{partition}: {error!r}") from error

@@ -61,7 +61,7 @@ def patient(get: Getting) -> Getting:
             if now() < node.not_before:
                 return None
             conn = await get(self, node_id, group=group, **how)
-            if conn is not None:
+            if conn is not None or self.cluster.broker_metadata(node_id) is None:  # of one unknown nobody has asked
                 node.failed = 0
                 return conn
             pause = min(LONGEST_S, self._retry_backoff * 2**node.failed)

@@ -18,6 +18,9 @@ from schemas.base import Route
 from schemas.routes import Fence, decode_route_record, encode_route_record
 from schemas.wire import BadRecord, describe, headers
 
+ASKED = 5
+"""How many answers it takes to believe that a route is lost."""
+
 
 async def take_turn(
     producer: Producer, ranges: RangeReader, response: str, route: Route, fence: Fence
@@ -65,11 +68,15 @@ async def is_lost(ranges: RangeReader, route: Route, accepted_at: int, protocol:
 
     Nobody can read then what was said there, and what is written now nobody reads; the turn can only be ended in the
     state log. The topic was there when the turn was accepted (ms): brokers that don't know it a margin later have not
-    just failed to hear of it. While no broker answers nothing is lost.
+    just failed to hear of it. One broker may be cut off from the others: several are asked, each time another by
+    chance. While none answers nothing is lost.
 
     Raises:
         ParleyError: log_unavailable.
     """
     if now_ms() < accepted_at + protocol.margin_s * 1000:
         return False
-    return not await ranges.holds(route.topic, route.partition, route.start)
+    for _ in range(ASKED):
+        if await ranges.holds(route.topic, route.partition, route.start):
+            return False
+    return True

@@ -17,7 +17,7 @@ from uuid import UUID
 
 from pydantic import ValidationError
 
-from parley.errors import ParleyError
+from parley.errors import ParleyError, failure
 from parley.ids import response_address
 from parley.transcript import Transcript
 from producers.edge import metrics
@@ -144,17 +144,28 @@ class Feed:
     def recover(self, projection: Projection) -> None:
         """Take a complete projection, from the store or the state log, instead of the route's; not if the feed is over.
 
-        What has been shown stands: if the projection does not begin with it, the rest can't be told.
+        What has been shown stands: if the projection does not begin with it, the answer fails where it stood.
         """
         if self.over:
             return
-        if projection.events[: len(self.events)] != self.events:
-            self.fail(ParleyError("log_unavailable", "The rest of the answer was lost. Ask again."))
-            return
+        if projection.events[: len(self.events)] == self.events:
+            self.projection = projection
+        else:
+            self._break_off(projection.transcript)
         self.recovered = True
-        self.projection = projection
         self.backlog = len(self.events)
         self.notify()
+
+    def _break_off(self, end: Transcript) -> None:
+        fold, terminal = self.transcript, end.terminal
+        assert terminal is not None
+        for event in (end.opened, end.fence):  # void, if the route has told them
+            if event is not None:
+                self.projection.apply(event)
+        assert fold.fence is not None
+        why = terminal.failure or failure("log_unavailable", "the rest of the answer was lost: ask again")
+        broken = {"writer": fold.fence.writer, "seq": fold.seq, "kind": "failed", "failure": why, "refusal": None}
+        self.projection.apply(terminal.model_copy(update=broken))
 
     def expire(self, end: TurnEnded, echo: JsonObject) -> None:
         """The turn ended without a word on its route: it was too old to be run."""
@@ -212,11 +223,14 @@ class Place:
     @property
     def is_at_end(self) -> bool:
         """All events that there are have been taken."""
-        return self.next >= len(self.feed.events)
+        shown = len(self.feed.events)
+        return self.next == shown or (self.next > shown and not self.feed.projection.ended)
 
     def new(self) -> list[PublicEvent]:
         """The events since the last call, as far as they go into one slice."""
         events, end, size = self.feed.events, self.next, 0
+        if self.feed.projection.ended and end > len(events):  # it was shown more than is kept: it is told the end
+            end = self.next = len(events) - 1
         while end < len(events) and size < SLICE_BYTES:
             size += len(events[end].data)
             end += 1

@@ -109,6 +109,10 @@ class Live:
         """The user has deleted the session lately; views may not know yet."""
         return self._deleted.get(session) == user
 
+    def has_ended(self, response: str) -> bool:
+        """The turn has ended lately."""
+        return response in self._ended
+
     def opening(self, session: UUID) -> SessionChanged | None:
         """What opened a session first, as far as that is not long ago."""
         return self._opened.get(session)

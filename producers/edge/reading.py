@@ -30,6 +30,8 @@ from schemas.base import Route
 
 log = logging.getLogger(__name__)
 
+VIEWS_ARE_LATE_S = 10.0
+"""How long the store may take to know the end of a turn that has ended."""
 ASK_AGAIN_S = 1.0
 """Between two looks into the store for the end of a turn whose route is gone."""
 BREATHE_EVERY = 200
@@ -129,27 +131,40 @@ class Reading:
             raise past.error
         if past.projection.ended and await self._is_deleted(feed, address):
             raise not_kept()
-        if past.transcript.opened is None:  # it was just accepted; or this is another log under the same name
+        if past.transcript.opened is None and self._is_older(address, self._settings.protocol.margin_s):
             try:
-                await self._recover(feed, address)
+                await self._recover(feed, address)  # this may be another log under the same name
             except ParleyError:
                 if self._is_past(address):
                     raise
         if not feed.over:
+            if past.events[: len(feed.events)] != feed.events:
+                raise RouteGone(f"{route.topic} is another log than the one that was read before")
             feed.take_over(past)
         if not feed.over:
             await self._go_on(feed, route, start)
 
     async def _without_route(self, feed: Feed) -> None:
-        """Until the turn's end is known: from the store, or from the state log, whose reader tells the feed."""
-        now, address = asyncio.get_running_loop().time, response_address(feed.projection.id)
-        patience = now() + 2 * self._settings.protocol.margin_s
-        while not feed.over:
-            await self._recover(feed, address)
-            if now() > patience:
-                feed.fail(ParleyError("expired", "The answer's tokens are no longer in the log; ask for it again."))
+        """Until the route is there after all, or the turn's end is known.
+
+        That comes from the store, or from the state log, whose reader tells the feed.
+        """
+        address = response_address(feed.projection.id)
+        now = asyncio.get_running_loop().time
+        ended = self._live.has_ended(feed.projection.id)
+        patience = now() + (VIEWS_ARE_LATE_S if ended else 2 * self._settings.protocol.margin_s)
+        while not feed.over and now() < patience:
+            try:
+                await self._recover(feed, address)
+            except ParleyError as error:
+                if not error.kind.retryable or self._is_past(address):
+                    raise
             if not feed.over:
                 await asyncio.sleep(ASK_AGAIN_S)
+                with contextlib.suppress(RouteGone):
+                    await self._resume(feed, self._route(address), address)
+        if not feed.over:
+            feed.fail(ParleyError("expired", "The answer's tokens are no longer in the log; ask for it again."))
 
     async def _go_on(self, feed: Feed, route: Route, start: int) -> None:
         async with contextlib.aclosing(self._ranges.follow(route.topic, route.partition, start)) as records:
@@ -207,7 +222,11 @@ class Reading:
     def _is_past(self, address: ResponseAddress) -> bool:
         """So old that the log or the store would know of it."""
         protocol = self._settings.protocol
-        return now_ms() - address.accepted_ms > (protocol.max_turn_age_s + protocol.margin_s) * 1000
+        return self._is_older(address, protocol.max_turn_age_s + protocol.margin_s)
+
+    @staticmethod
+    def _is_older(address: ResponseAddress, age_s: float) -> bool:
+        return now_ms() - address.accepted_ms > age_s * 1000
 
     async def _is_deleted(self, feed: Feed, address: ResponseAddress) -> bool:
         """The response's session was deleted by its user. While the store is away the log's word stands."""

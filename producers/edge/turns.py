@@ -7,6 +7,7 @@ How a response is read from its id alone is told in reading.py.
 from __future__ import annotations
 
 import asyncio
+import logging
 from uuid import UUID
 
 from parley.clock import now_ms
@@ -29,6 +30,8 @@ from schemas.prompts import Cancel, PromptAccepted
 from schemas.routes import Opened
 from schemas.turns import TurnEnded, TurnStarted
 from schemas.wire import encode, headers
+
+log = logging.getLogger(__name__)
 
 ROUTE_IS_LATE_S = 5.0
 """A turn's end is on its route before it is in the state log: after this its reader stands, or the route is gone."""
@@ -152,8 +155,13 @@ class Turns:
         if ended.status == "expired":
             feed.expire(ended, started.echo)
         else:
-            whole = ended_projection(ended, started.echo)
-            asyncio.get_running_loop().call_later(ROUTE_IS_LATE_S, feed.recover, whole)
+            asyncio.get_running_loop().call_later(ROUTE_IS_LATE_S, self._settle_end, feed, started, ended)
+
+    @staticmethod
+    def _settle_end(feed: Feed, started: TurnStarted, ended: TurnEnded) -> None:
+        if not feed.over:
+            log.warning("the route of %s has not told its end", ended.response)
+            feed.recover(ended_projection(ended, started.echo))
 
     async def cancel(self, author: Author, response: str) -> Json:
         """Write the wish that a turn ends; gives the response as it is now.

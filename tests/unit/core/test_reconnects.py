@@ -24,6 +24,8 @@ class Client:
         self.questions = 0
         self._retry_backoff = BACKOFF_S
         self._conns: dict[Any, Any] = {}
+        self.known = True
+        self.cluster = SimpleNamespace(broker_metadata=lambda _: self.known or None)
 
     @patient
     async def get(self, node_id: int, *, group: Any) -> Any:
@@ -73,6 +75,14 @@ async def test_a_node_that_is_back_is_found_and_then_lost_without_a_pause_from_b
     client._conns.clear()
     await client.get(1)
     assert client.knocks[1] == once + 1, "one that has broken is made anew at once"
+
+
+async def test_a_broker_that_nobody_has_heard_of_is_asked_for_as_soon_as_somebody_has() -> None:
+    client = Client(reachable=False)
+    client.known = False
+    assert await client.get(1) is None
+    client.known = client.reachable = True
+    assert await client.get(1) is not None
 
 
 async def test_the_same_question_for_metadata_waits_and_another_does_not() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.structs import ConsumerRecord
-from core_events import delta, fence, request
+from core_events import delta, fence, opened, request
 
 from inference_workers import turn as turns
 from inference_workers import unread
@@ -174,7 +174,24 @@ class TestWithoutItsTopic:
         assert (end.status, end.failure.code, end.failure.retryable) == ("failed", "log_unavailable", True)
         assert "".join(item.text for item in end.output) == ("one two" if said_before else "")
         assert end.delta_lengths == ((7,) if said_before else ())
-        assert end.epoch[2] == 2
+        # Who has seen nothing may follow one who has ended the turn under a real epoch: that end is the greater.
+        assert end.epoch[2] == (2 if said_before else 0)
+
+    async def test_one_whose_topic_was_made_anew_is_not_answered_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        logs = [Transcript(), Transcript()]
+        logs[0].apply(opened())
+
+        async def take(_producer: Any, _ranges: Any, _response: str, _route: Any, mine: Fence) -> Transcript:
+            log = logs.pop(0)
+            log.apply(mine)
+            return log
+
+        monkeypatch.setattr(turns, "take_turn", take)
+        tools: Any = SimpleNamespace(settings=Settings(), ranges=None, tokens=SimpleNamespace(generation=lambda *_: 0))
+        turn = Turn(tools, SimpleNamespace(takeover=2), side_inputs(), request())  # type: ignore[arg-type]
+        await turn._take(1)
+        with pytest.raises(RouteGone):
+            await turn._take(2)
 
 
 class TestWhatItHasCost:

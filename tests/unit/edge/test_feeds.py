@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 
@@ -65,15 +66,43 @@ async def test_what_the_log_lost_is_told_from_where_it_is_kept(shown: int) -> No
     assert reader.must_tell_recovery()
 
 
-async def test_what_contradicts_what_was_shown_is_not_told() -> None:
-    """A holder that has seen less ended the turn: nobody is shown two texts."""
-    less, feed = Feed(RESPONSE, USER), Feed(RESPONSE, USER)
-    put(less, OPENED, FENCE, terminal(0))
-    put(feed, OPENED, FENCE, *deltas(0, 2))
-    reader = Cursor(feed, len(feed.events), Patience(100, 1 << 20))
-    feed.recover(less.projection)
-    with pytest.raises(ParleyError, match="lost"):
-        await reader.take(1)
+@pytest.mark.parametrize("shown", [(OPENED, FENCE), (OPENED, FENCE, *deltas(0, 2))])
+async def test_an_answer_that_was_kept_otherwise_fails_where_it_stood(
+    shown: tuple[Opened | Fence | Delta, ...],
+) -> None:
+    """A holder that has seen less ended the turn: nobody is shown two texts, and everybody an end."""
+    kept, feed = Feed(RESPONSE, USER), Feed(RESPONSE, USER)
+    put(
+        kept,
+        OPENED.model_copy(update={"waiting": True}),
+        FENCE,
+        Delta(writer="w", seq=0, text="!", tokens=1),
+        terminal(1),
+    )
+    put(feed, *shown)
+    before = list(feed.events)
+    reader = Cursor(feed, 0, Patience(100, 1 << 20))
+    feed.recover(kept.projection)
+    told = await reader.take(1)
+    assert told is not None
+    assert told[: len(before)] == before
+    end = json.loads(told[-1].data)
+    assert end["type"] == "response.failed"
+    assert end["response"]["error"]["code"] == "log_unavailable"
+    assert [event.type for event in told].count("response.output_text.delta") == len(shown[2:])
+    assert end["sequence_number"] == len(told) - 1
+    assert reader.complete
+
+
+async def test_who_was_shown_more_than_is_kept_is_told_the_end() -> None:
+    feed = Feed(RESPONSE, USER)
+    put(feed, OPENED, FENCE, terminal(0))
+    reader = Cursor(feed, 58, Patience(100, 1 << 20))
+    assert not reader.complete
+    assert await reader.take(1) == feed.events[-1:]
+    assert reader.complete
+    assert await reader.take(1) is None
+    assert await Cursor(feed, len(feed.events), Patience(100, 1 << 20)).take(1) is None
 
 
 async def test_a_feed_that_is_over_stays_as_it_is() -> None:
