@@ -8,6 +8,7 @@ run where this was written: no Docker engine was to be had.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
@@ -22,7 +23,8 @@ from infra.local.cassandra import MessageStore
 from infra.local.checks import free_ports
 from infra.local.settings import ENGINES
 from infra.local.stack import LocalStack
-from infra.local.triton import service_name
+
+log = logging.getLogger(__name__)
 
 # testcontainers knows how to start this image of Apache Kafka (4.1), not the project's own.
 KAFKA_IMAGE = "confluentinc/cp-kafka:8.1.0"
@@ -59,8 +61,13 @@ class LocalServices:
         return self.stack.cassandra.store
 
     async def engine(self, pool: str) -> str:
-        await self.stack.start(service_name(pool))
-        return self.stack.engines[pool].endpoint
+        """As `parley up` does, an engine that has died is started again: Triton may, of streams that are left."""
+        engine = self.stack.engines[pool]
+        await self.stack.start(engine.name)
+        if engine.process is not None and engine.process.returncode is not None:
+            log.warning("%s has died, and is started again; its last log is in %s", engine.title, engine.log.parent)
+            await self.stack.restart(engine.name)
+        return engine.endpoint
 
     async def tokenizers(self) -> Path:
         return await self.stack.tokenizers()
@@ -192,14 +199,14 @@ async def message_store(services: Services) -> MessageStore:
     return await services.message_store()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 async def engines(services: Services) -> dict[str, str]:
-    """The gRPC address of each pool's engine; all of them are started."""
+    """The gRPC address of each pool's engine; all of them run."""
     pools = list(ENGINES)
     return dict(zip(pools, await asyncio.gather(*(services.engine(pool) for pool in pools)), strict=True))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 async def synthetic_engine(services: Services) -> str:
     """The gRPC address of the engine without a language model, alone: it starts in 3 s."""
     return await services.engine("synthetic")
