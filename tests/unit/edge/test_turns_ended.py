@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from test_feeds import FENCE, OPENED, RESPONSE, SESSION, USER, deltas, put, terminal
+from test_live import ended, started
 
 from parley.errors import failure
 from parley.ids import new_session
@@ -15,40 +16,21 @@ from producers.edge import turns as module
 from producers.edge.feeds import Feed, Feeds
 from producers.edge.projection import Projection
 from producers.edge.turns import Turns
-from schemas.base import Item, Route, Text
-from schemas.turns import TurnEnded, TurnStarted
+from schemas.base import Item, Text
+from schemas.turns import TurnEnded
+
+STARTED = started(RESPONSE, session=SESSION, user=USER)
 
 
-def started() -> TurnStarted:
-    return TurnStarted(
-        response=RESPONSE,
-        session=SESSION,
-        user=USER,
-        tier="free",
-        turn=1,
-        parent=None,
-        items=(Item(id="msg_" + "A" * 59, role="user", parts=(Text(text="Hi"),)),),
-        pool="synthetic",
-        model="m",
-        dispatch=(1, 1),
-        route=Route(topic="chat.tokens", partition=0, start=0),
-        deadline=0,
-        moderation_deadline=0,
-        accepted_at=1,
-    )
-
-
-def ended(**more: Any) -> TurnEnded:
-    about = started()
-    same = ("response", "session", "user", "tier", "turn", "parent", "dispatch", "model", "accepted_at")
-    fields: dict[str, Any] = {name: getattr(about, name) for name in same}
-    fields |= {"epoch": (1, 1, 1, 1), "code": "test", "ended_at": 1, "status": "failed"}
-    fields |= {
+def failed(**more: Any) -> TurnEnded:
+    """The end of that turn, as who could not write to its route says it."""
+    fields: dict[str, Any] = {
+        "status": "failed",
         "failure": failure("log_unavailable", "gone"),
         "output": (Item(id="msg_" + "A" * 59, role="assistant", parts=(Text(text="..."),)),),
         "delta_lengths": (1, 1, 1),
     }
-    return TurnEnded.model_validate(fields | more)
+    return ended(STARTED, **fields | more)
 
 
 @pytest.fixture
@@ -65,7 +47,7 @@ def open_feed(monkeypatch: pytest.MonkeyPatch) -> tuple[Turns, Feed]:
 
 async def test_the_rest_and_the_end_are_told_after_a_while(open_feed: tuple[Turns, Feed]) -> None:
     turns, feed = open_feed
-    turns.ended(started(), ended())
+    turns.ended(STARTED, failed())
     assert not feed.over
     await asyncio.sleep(0.05)
     assert feed.projection.ended
@@ -75,7 +57,7 @@ async def test_the_rest_and_the_end_are_told_after_a_while(open_feed: tuple[Turn
 
 async def test_a_route_that_tells_in_time_is_believed(open_feed: tuple[Turns, Feed]) -> None:
     turns, feed = open_feed
-    turns.ended(started(), ended())
+    turns.ended(STARTED, failed())
     put(feed, *deltas(2, 1), terminal(3))
     await asyncio.sleep(0.05)
     assert feed.events[-1].type == "response.completed"
@@ -84,7 +66,7 @@ async def test_a_route_that_tells_in_time_is_believed(open_feed: tuple[Turns, Fe
 
 async def test_another_users_turn_is_told_to_nobody(open_feed: tuple[Turns, Feed]) -> None:
     turns, feed = open_feed
-    turns.ended(started(), ended(user=new_session()))
+    turns.ended(STARTED, failed(user=new_session()))
     await asyncio.sleep(0.05)
     assert not feed.over
 
@@ -92,5 +74,5 @@ async def test_another_users_turn_is_told_to_nobody(open_feed: tuple[Turns, Feed
 async def test_a_turn_that_was_too_old_to_run_is_told_at_once(open_feed: tuple[Turns, Feed]) -> None:
     turns, feed = open_feed
     feed.projection = Projection(RESPONSE)
-    turns.ended(started(), ended(status="expired", output=(), delta_lengths=(), failure=None))
+    turns.ended(STARTED, failed(status="expired", output=(), delta_lengths=(), failure=None))
     assert [event.type for event in feed.events] == ["response.created", "response.in_progress", "response.failed"]
